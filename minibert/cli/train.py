@@ -98,7 +98,9 @@ def finetune(args: Arguments, name: str) -> Figures:
     if args.plot:
         check_picture(args.plot, args.overwrite)
     task = read_options(args, task_class(name))
-    data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
+    data = task.read(args.data)
+    task = task.resolve(data)
+    dev = None if args.dev is None else task.read(args.dev)
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
     trained: dict[Path, Any] = {}  # by the folder of its checkpoints

@@ -11,18 +11,20 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, is_alone
-from minibert.tasks.names import as_labels, in_order, of_matrix
+from minibert.tasks.names import as_labels, in_order, of_matrix, with_points
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
+
+SEPARATOR = "|"  # between the labels of a text, where a file has lists
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Classification(ClassificationSettings, Task):
 
     text, pair, label: columns of a file by name, or by number from 1 without a header; the default names are sentence
     or text, and label; without `pair` there are single texts. separator: between several labels of a text; None: each
-    text has exactly one. regression: labels are numbers. The others are those of FileSettings.
+    text has exactly one, unless a file has lists of labels, as a .jsonl may: `resolve` then sets a separator.
+    regression: labels are numbers. The others are those of FileSettings.
     """
 
     name = "classify"
@@ -94,10 +97,14 @@ class Classification(ClassificationSettings, Task):
     def read(self, path: str | Path) -> Texts:
         """Labelled texts of a table, see text.tables.Table. ValueError also where a header was read as a row."""
         with Table(path, self.columns, self) as table:
-            rows = [(self.label_type.parse(row[1], table.place), *row) for row in table.rows()]
+            rows = [(table.place, *row) for row in table.rows()]
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
-        given, texts, cells, *pairs = map(list, zip(*rows, strict=True))
+        places, texts, cells, *pairs = map(list, zip(*rows, strict=True))
+        kind, cells = self.label_type, with_points(cells, places) if self.regression else cells
+        if isinstance(kind, SingleLabel) and any(isinstance(cell, list) for cell in cells):
+            kind = MultiLabel(SEPARATOR)
+        given = list(map(kind.parse, cells, places))
         kinds = set(map(str, cells))
         if "O" in kinds and len(kinds) > 1 and all(kind == "O" or kind[1:2] == "-" for kind in kinds):
             raise ValueError(
@@ -113,7 +120,7 @@ class Classification(ClassificationSettings, Task):
                 raise ValueError(f"{alone}; else: --text 1 --label 2")
             warnings.warn(alone, stacklevel=2)
         try:
-            labels, names = self.label_type.named(given)
+            labels, names = kind.named(given)
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
         return Texts(texts, pairs[0] if pairs else None, labels, in_order(names))  # text of numbers is numbers
@@ -140,6 +147,11 @@ class Classification(ClassificationSettings, Task):
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
         found, names = of_matrix(given) if matrix else kind.named(given)
         return replace(data, labels=found, names=names)
+
+    def resolve(self, data: Texts) -> Self:
+        """The task with a separator where a file had lists of labels."""
+        lists = self.separator is None and any(isinstance(label, tuple) for label in data.known_labels)
+        return replace(self, separator=SEPARATOR) if lists else self
 
     def labels_of(self, data: Texts) -> list[str]:
         """The label names in order, see names.py; for a regression the name of its one output."""

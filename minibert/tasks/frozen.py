@@ -212,6 +212,10 @@ def train(
     task, candidates = Classification(missing=features.missing), [] if grid is None else as_grid(grid)
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
     rows, known = data.rows, data.known_labels
+    if task.resolve(data) != task:
+        raise ValueError(
+            "the texts have lists of labels, and this classifier has one for each; `minibert finetune classify`"
+        )
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(known, folds if candidates else 1)

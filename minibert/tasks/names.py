@@ -21,6 +21,8 @@ from minibert.utils.printing import brief
 
 Names = tuple[str, ...]  # of the labels of a text
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
+COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # a number with a decimal comma, perhaps
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)  # 1,234 is 1234 to some and 1.234 to others
 UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, ...
 ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
 PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']
@@ -99,6 +101,25 @@ def array_in(cell: str, where: str) -> str | list[Any]:
         if isinstance(found, list):
             return found
     return cell
+
+
+def with_points(cells: Sequence[Any], places: Sequence[str]) -> list[Any]:
+    """Return the cells of a column of numbers with points in place of decimal commas: 3,5 as 3.5.
+
+    Raises ValueError, with its place, for a comma that may separate thousands, and for points beside commas.
+    """
+    commas = [row for row, cell in enumerate(cells) if isinstance(cell, str) and COMMA.fullmatch(cell)]
+    points = [row for row, cell in enumerate(cells) if isinstance(cell, str) and "." in cell]
+    if commas and (points or all(THOUSANDS.fullmatch(cells[row]) for row in commas)):
+        beside = f", and {places[points[0]]} {brief(cells[points[0]])}" if points else ", which may also be thousands"
+        raise ValueError(
+            f"{places[commas[0]]} has the label {brief(cells[commas[0]])}{beside}; write all numbers with a decimal "
+            "point and without separators of thousands"
+        )
+    found = list(cells)
+    for row in commas:
+        found[row] = cells[row].replace(",", ".")
+    return found
 
 
 def is_matrix(rows: Sequence[object]) -> bool:

@@ -266,11 +266,12 @@ class DistillClassifierRun(FinetuneRun):
     @classmethod
     def of(cls, task: Any, data: Any, dev: Any, settings: Any) -> Self:
         """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        task = task.resolve(data)
         if settings.class_weight is not None or task.problem_type != "single_label_classification":
             raise ValueError("a student of a classifier learns one label a text, and has no class_weight")
         folder = hub.locate(settings.model).folder
         config = check_teacher(folder, task.head)
-        known, reason = labels_of_head(folder, task, task.resolve(data).labels_of(data))
+        known, reason = labels_of_head(folder, task, task.labels_of(data))
         if known is None:
             raise ValueError(f"the teacher does not fit the data: {reason or 'its head is for another task'}")
         take = layers_taken(config.num_hidden_layers, settings.layers, settings.take)

@@ -73,7 +73,8 @@ class FinetuneRun(Run):
     def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
         """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
         distributed.check(settings.batch_size, settings.shard)
-        task, labels = task.resolve(data), task.labels_of(data)
+        task = task.resolve(data)
+        labels = task.labels_of(data)
         by_label = weights = None
         if settings.class_weight is not None:
             if not isinstance(task, Classification) or task.problem_type != "single_label_classification":
@@ -240,6 +241,7 @@ def finetune(
     chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
     learned = as_data(chosen, data, labels, pairs)
+    chosen = chosen.resolve(learned)
     held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(chosen, learned, held_out, checked)
     log_notes(run)

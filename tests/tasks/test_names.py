@@ -13,7 +13,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import LabelEncoder, MultiLabelBinarizer
 
 from minibert.tasks.classification import Classification
-from minibert.tasks.names import in_order, in_order_of
+from minibert.tasks.names import in_order, in_order_of, with_points
 from minibert.text.tokenizer import Tokenizer
 
 ONE, SEVERAL, COMMA = Classification(), Classification(separator="|"), Classification(separator=",")
@@ -179,12 +179,48 @@ def test_a_matrix_of_one_column_is_one_label_that_a_text_has_or_not() -> None:
     assert (data.labels, data.names) == ([("0",), ()], ["0"])
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_an_array_is_no_class_where_texts_have_one_label(tmp_path: Path, name: str) -> None:
-    rows = ["[0, 1, 1]", "[0, 0, 1]"] if name == "x.csv" else MATRIX.tolist()
+def test_an_array_in_a_cell_of_text_is_no_class_where_texts_have_one_label(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has the label .*0, 1, 1.*which is an array; .*--separator"):
-        read(tmp_path, ONE, name, rows)
+        read(tmp_path, ONE, "x.csv", ["[0, 1, 1]", "[0, 0, 1]"])
     assert read(tmp_path, ONE, "y.csv", ["[PAD]", "[1]"]).labels == ["[PAD]", "[1]"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [MATRIX.tolist(), [["plot", "cast"], ["cast"], []], [["plot"], ["cast"], ["plot"]], ["plot", ["plot", "cast"]]],
+    ids=["matrix", "names", "one name each", "names and lists"],
+)
+def test_lists_of_labels_in_a_file_are_several_labels_without_a_separator_too(tmp_path: Path, rows: Any) -> None:
+    data, expected = read(tmp_path, ONE, "x.jsonl", rows), read(tmp_path, SEVERAL, "x.jsonl", rows)
+    assert (data.labels, data.names) == (expected.labels, expected.names)
+    task = ONE.resolve(data)
+    assert (task.problem_type, task.labels_of(data)) == ("multi_label_classification", SEVERAL.labels_of(expected))
+    assert ONE.resolve(read(tmp_path, ONE, "y.csv", ["a", "b"])) == ONE
+
+
+# -- numbers
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_decimal_comma_is_a_point(tmp_path: Path, delimiter: str) -> None:
+    cells = ["3,5", "-0,25", "4", ",5", "1,250", "1,5e-2"]
+    table = "".join(f'a{delimiter}"{cell}"\n' for cell in cells)
+    (tmp_path / "x.csv").write_text(f"text{delimiter}label\n{table}")
+    task = Classification(regression=True, delimiter=delimiter)
+    frame = pd.read_csv(tmp_path / "x.csv", sep=delimiter, decimal=",")
+    assert task.read(tmp_path / "x.csv").labels == frame["label"].tolist() == [3.5, -0.25, 4.0, 0.5, 1.25, 0.015]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["950", "1,234", "12,500"], "row 1 has the label '1,234', which may also be thousands"),
+        (["3,5", "1.234"], r"row 0 has the label '3,5', and row 1 '1\.234'; .* decimal point"),
+    ],
+)
+def test_a_comma_that_may_separate_thousands_is_refused(cells: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_points(cells, [f"row {row}" for row in range(len(cells))])
 
 
 # -- the order of a trained head

@@ -23,7 +23,7 @@ from words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub
-from minibert.tasks import base, task_class
+from minibert.tasks import base, frozen, task_class
 from minibert.tasks.answering import Answering
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences
@@ -185,6 +185,18 @@ def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
     assert models[0].predict("the film") == minibert.predict(models[0], ["the film"])
     assert models[0].tokenizer.max_length == 20
     assert pickle.loads(pickle.dumps(models[0])).predict(texts) == found
+
+
+def test_lists_of_labels_in_a_file_train_a_model_of_several_labels(checkpoint: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"the film {n}", "label": [["plot", "cast"], ["cast"], []][n % 3]} for n in range(6)]
+    for name, given in (("x.jsonl", rows), ("dev.jsonl", [{"text": "the film", "label": "plot"}] * 2)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in given))
+    how: Any = {"model": checkpoint, "epochs": 1, "batch_size": 2, "dev": tmp_path / "dev.jsonl"}
+    model = finetune("classify", tmp_path / "x.jsonl", **how)
+    assert model.config.problem_type == "multi_label_classification"
+    assert list(model.predict(["the film"])[0]["probabilities"]) == ["cast", "plot"]
+    with pytest.raises(ValueError, match=r"lists of labels, .* finetune classify"):
+        frozen.train(Classification().read(tmp_path / "x.jsonl"), model=checkpoint)
 
 
 def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint: Path) -> None:
