@@ -104,7 +104,7 @@ class Classification(ClassificationSettings, Task):
         kind, cells = self.label_type, with_points(cells, places) if self.regression else cells
         if isinstance(kind, SingleLabel) and any(isinstance(cell, list) for cell in cells):
             kind = MultiLabel(SEPARATOR)
-        given = list(map(kind.parse, cells, places))
+        given: list[Any] = list(map(kind.parse, cells, places))
         kinds = set(map(str, cells))
         if "O" in kinds and len(kinds) > 1 and all(kind == "O" or kind[1:2] == "-" for kind in kinds):
             raise ValueError(
