@@ -1,4 +1,4 @@
-# make demo   the main job: sentences, [CLS] vectors, logistic regression
+# make demo   the main job: sentences, [CLS] vectors, logistic regression; and samples/, the files of README's commands
 # make test        style, types and the quick tests
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
 # make test-notebooks   the notebooks and their solutions, a part of test-slow
@@ -24,7 +24,7 @@ endif
 	parity-oldest clean
 
 demo: .venv/installed
-	$(BIN)/minibert demo
+	$(BIN)/minibert demo --files samples
 
 pretrain: .venv/installed-for-tests
 	$(BIN)/python -m minibert.experiments.possible --out build/possible --overwrite

@@ -4,6 +4,7 @@ import argparse
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.text.formats import FileSettings
+from minibert.utils.printing import block
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, FileSettings)
     add("--model", metavar="NAME", help=f"checkpoint (default: {DEFAULT_MODEL} if it is available)")
     add("--rows", type=int, default=2000, metavar="N", help="rows to use (%(default)s)")
+    add("--files", metavar="FOLDER", help="also write the files that README's commands read; those there are kept")
 
 
 def run(args: Arguments) -> Figures:
@@ -22,6 +24,12 @@ def run(args: Arguments) -> Figures:
     if args.data is None and (args.text or args.label or reading != FileSettings()):
         raise ValueError("--text and --label are columns of --data, which is not given, and the rest is about it")
     from minibert.tasks.demo import demo
+    from minibert.tasks.samples import write_samples
 
     columns = {"text": args.text, "label": args.label, **reading.reading}
-    return demo(args.data, args.model, args.rows, **columns)
+    written = {} if args.files is None else write_samples(args.files)  # first: an error of this kind takes no time
+    figures = demo(args.data, args.model, args.rows, **columns)
+    if written:
+        kept = "" if all(written.values()) else "; files that were there are as they were"
+        print(block("samples", f"{args.files}: {', '.join(written)}{kept}"))
+    return figures | {"files": written}

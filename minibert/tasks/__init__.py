@@ -18,6 +18,7 @@ In reading order:
     scoring         how likely a masked language model finds a text
     frozen          features + logistic regression, and its folder
     demo            the main job, start to end, and its data
+    samples         the small files that README's commands read
 """
 
 from __future__ import annotations

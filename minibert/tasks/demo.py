@@ -19,19 +19,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.dummy import DummyClassifier
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
+from minibert.checkpoints.sentence_files import read_stated
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
-from minibert.tasks.metrics import accuracy_text, compare, confusion_table
+from minibert.tasks.metrics import Evaluation, accuracy_text, compare, confusion_table
 from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.files import atomic_write, user_path
 from minibert.utils.printing import beside, block, named, table
+from minibert.vectors.embedder import embed
 from minibert.vectors.features import TextFeatures
 
 TUTORIAL_MODEL = "distilbert-base-uncased"
@@ -96,8 +97,10 @@ def demo(
     print(
         block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
     )
-    head, found = learn(vectors, labels, reviews.meaning)
-    figures |= found | {"predictions": predict_new(features, head, texts, reviews.meaning)}
+    head, found = learn(vectors, labels)
+    figures |= show_evaluation(found, labels, reviews.meaning)
+    figures["predictions"] = predict_new(features, head, texts, reviews.meaning)
+    figures["stated"] = show_stated(source.folder, texts, labels)
     figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
     print(block("seconds", "{total:.2f}, of which {encode:.2f} to encode".format(**figures["seconds"])))
     return figures
@@ -128,21 +131,46 @@ def show_tokens(tokenizer: Tokenizer, texts: list[str]) -> Figures:
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 
 
-def learn(vectors: NDArray[np.float32], labels: list[str], meaning: Mapping[str, str]) -> tuple[Pipeline, Figures]:
-    """Train on 75 % of the rows, measure on the others, beside always predicting the majority class."""
+def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Evaluation]:
+    """Train on 75 % of the rows and measure on the others."""
     x_train, x_test, y_train, y_test = train_test_split(
         vectors, labels, test_size=0.25, random_state=0, stratify=labels
     )
     head = new_head().fit(x_train, y_train)
-    baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
-    found = compare(y_test, head.predict(x_test).tolist(), in_order(labels))
+    return head, compare(y_test, head.predict(x_test).tolist(), in_order(labels))
+
+
+def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, str]) -> Figures:
+    """Print the accuracy beside that of always predicting the majority class, and which classes were confused."""
+    majority, _ = Counter(labels).most_common(1)[0]
+    baseline = found.classes[majority].rows / found.rows
     print(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
     print(beside("confusion", confusion_table(found, named(found.labels, meaning))))
-    return head, {
-        "split": {"train": len(y_train), "test": len(y_test), "random_state": 0},
+    return {
+        "split": {"train": len(labels) - found.rows, "test": found.rows, "random_state": 0},
         "baseline": baseline,
         "evaluation": asdict(found),
     }
+
+
+def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | None:
+    """Print the accuracy with the pooling that the checkpoint's files state.
+
+    Return None where they state none, that of the tutorial, or one that minibert does not have.
+    """
+    try:
+        stated = read_stated(folder)
+    except ValueError:
+        return None
+    if stated is None or stated.pooling == "cls":
+        return None
+    _, found = learn(embed(texts, model=folder, pooling="auto"), labels)
+    text = (
+        f"{found.accuracy:.3f} ± {found.standard_error:.3f}, the same texts: this checkpoint was trained with "
+        f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial takes"
+    )
+    print(block(f"{stated.pooling} pooling", text))
+    return {"pooling": stated.pooling, "normalize": stated.normalize, "evaluation": asdict(found)}
 
 
 def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str]) -> list[Figures]:

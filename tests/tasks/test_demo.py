@@ -4,20 +4,24 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import urllib.request
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from words import write_tsv, write_words_checkpoint
+from words import state_vectors, write_tsv, write_words_checkpoint
 
 from minibert.checkpoints import hub
-from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, show_tokens
+from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, learn, show_tokens
 from minibert.text.tokenizer import load_tokenizer
+from minibert.vectors.embedder import embed
 
 CLOSED = '''
 import socket, sys
@@ -94,6 +98,45 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path, capsys
     accuracy = f"{evaluation['accuracy']:.3f} ± {evaluation['standard_error']:.3f}"
     for expected in (f"({N}, {S})", f"({N}, {S}, 24)", "(40, 24)", str(data), "[CLS]", accuracy):
         assert expected in text
+
+
+def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, stating = write_tsv(tmp_path / "x.tsv", 40), shutil.copytree(checkpoint, tmp_path / "stating")
+    state_vectors(stating, max_length=64, newer=True)
+    figures = demo(str(data), str(stating))
+    found = figures["stated"]["evaluation"]
+    vectors = embed([*find_reviews(data).texts], model=stating, pooling="mean", normalize=True)
+    _, right = learn(vectors, find_reviews(data).labels)
+    assert found == asdict(right)
+    line = f"mean pooling   {right.accuracy:.3f} ± {right.standard_error:.3f}, the same texts"
+    assert line in capsys.readouterr().out
+    assert figures["evaluation"] == demo(str(data), str(checkpoint))["evaluation"]  # [CLS] as before
+
+
+@pytest.mark.parametrize("pooling", [None, "cls", "damaged"])
+def test_files_that_state_nothing_else_add_no_line(
+    pooling: str | None, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, stating = write_tsv(tmp_path / "x.tsv", 40), shutil.copytree(checkpoint, tmp_path / "stating")
+    if pooling == "cls":
+        state_vectors(stating, "cls", max_length=64, newer=True)
+    elif pooling == "damaged":
+        (stating / "modules.json").write_text("{}")
+    assert demo(str(data), str(stating))["stated"] is None
+    assert "pooling" not in capsys.readouterr().out
+
+
+def test_the_command_writes_sample_files_and_names_the_folder(checkpoint: Path, tmp_path: Path, run: Any) -> None:
+    data, folder = write_tsv(tmp_path / "x.tsv", 40), tmp_path / "samples"
+    request = ("demo", "--data", data, "--model", checkpoint, "--files", folder)
+    assert f"{folder}: train.tsv," in " ".join(run(*request).split())
+    (folder / "train.tsv").write_text("mine")
+    assert "are as they were" in " ".join(run(*request).split())
+    assert (folder / "train.tsv").read_text() == "mine"
+    (tmp_path / "file").touch()
+    assert "is not a folder" in run("demo", "--files", tmp_path / "file", status=2)
 
 
 @pytest.mark.parametrize(
