@@ -83,7 +83,9 @@ def read_sentences(path: str | Path, how: TaggingSettings, tagged: bool = True) 
 
 
 def named(tag: str, names: Sequence[str], file: str) -> str:
-    """The name of a tag that is a number. Raises ValueError for any other tag."""
+    """The name of a tag that is a number; a name is itself. Raises ValueError for any other tag."""
+    if tag in names:
+        return tag
     if not tag.isdecimal() or int(tag) >= len(names):
         raise ValueError(f"{file} has the tag {brief(tag)}; tag_names has names of the numbers 0 to {len(names) - 1}")
     return names[int(tag)]
@@ -105,6 +107,7 @@ def untagged(words: Sequence[Sequence[str]]) -> Sentences:
 def from_objects(file: Table, how: TaggingSettings) -> Sentences:
     """The sentences of rows that are objects, with a list of words and a list of tags; numbers are tags too."""
     words, tags = list[list[str]](), list[list[str]]()
+    numbers = False
     for place, record in file.records():
         names = list(record) if isinstance(record, dict) else []
         columns = how.columns or [next((one for one in usual if one in names), "") for usual in (WORDS, TAGS)]
@@ -120,7 +123,9 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
         tags.append(list(map(str, given)))
-    return Sentences(words, tags)
+        numbers = numbers or any(isinstance(one, int) for one in given)
+    note = "tags that are numbers are their own names; --tag-names (tag_names=) names them: O,B-PER,..."
+    return Sentences(words, tags, notes=(note,) if numbers and how.tag_names is None else ())
 
 
 def is_tag(value: object) -> bool:
@@ -133,9 +138,9 @@ def is_tag(value: object) -> bool:
 
 
 class Line(NamedTuple):
-    """A line of a file and its columns."""
+    """A line of a file, from 1, and its columns."""
 
-    place: str
+    number: int
     text: str
     cells: list[str]
 
@@ -154,6 +159,7 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     """The sentences of lines, each a word and its tag."""
     lines = list(lines_of(file, in_csv))
     if not tagged and all(len(line.cells) <= 1 for line in lines if not line.text.startswith("# ")):
+        how = replace(how, columns=None)  # of training
         lines = [line._replace(cells=[*line.cells, OUTSIDE]) if len(line.cells) == 1 else line for line in lines]
     rows = [line for line in lines if line.cells]
     plain = [row for row in rows if not row.text.startswith("#")] or rows
@@ -161,20 +167,20 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
         return Sentences([], [])
     width = max(len(plain[0].cells), 2)
     layout = layout_of(plain[0].cells, [row.cells for row in plain[1:] if len(row.cells) == width], how, file.name)
-    header = {plain[0].place} if layout.header else set[str]()
+    header = {plain[0].number} if layout.header else set[int]()
     tags = {row.cells[layout.tag] for row in plain[layout.header :] if len(row.cells) == width}
-    comments = {row.place for row in rows if is_comment(row, width, layout.tag, tags)}
-    words = [row for row in rows if row.place not in comments | header]
+    comments = {row.number for row in rows if is_comment(row, width, layout.tag, tags)}
+    words = [row for row in rows if row.number not in comments | header]
     check_lines(words, width, layout, file.name)
     layout, ranges = without_numbers(words, width, layout, file.name)
     sentences: list[list[tuple[str, str]]] = [[]]
-    before, taken = "", {row.place for row in words} - ranges
+    before, taken = "", {row.number for row in words} - ranges
     for line in lines:
-        number = line.cells[layout.sentence] if layout.sentence is not None and line.place in taken else ""
+        number = line.cells[layout.sentence] if layout.sentence is not None and line.number in taken else ""
         if not line.cells or (number and number != before):
             sentences.append([])
             before = number or before
-        if line.place in taken:
+        if line.number in taken:
             sentences[-1].append((line.cells[layout.word], line.cells[layout.tag]))
     found = [sentence for sentence in sentences if sentence]
     check_sentences(found, file.name)
@@ -206,7 +212,7 @@ def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
     for number, text, cells in split:
         cells = [cell.strip(" ") for cell in cells]
         ends = not any(cells) or DOCUMENT in cells
-        yield Line(f"{file.name}, line {number},", text, [] if ends else cells)
+        yield Line(number, text, [] if ends else cells)
 
 
 def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
@@ -251,25 +257,25 @@ def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> 
         if not fits or JSON.fullmatch(row.text) or "\n" in "".join(row.cells):
             how = "commas; is a quote not closed?" if "\n" in row.text else "tabs or spaces"
             raise ValueError(
-                f"{row.place} is {row.text[:40]!r}; a word and its tag need {width} columns separated by {how}"
-                f"{WRONG_TASK}, or for this task in a file whose name ends in .jsonl"
+                f"{name}, line {row.number}, is {row.text[:40]!r}; a word and its tag need {width} columns separated "
+                f"by {how}{WRONG_TASK}, or for this task in a file whose name ends in .jsonl"
             )
 
 
-def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str) -> tuple[Layout, set[str]]:
-    """Choose the second column as the word where the first has numbers; with it the places of CoNLL-U's other lines.
+def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str) -> tuple[Layout, set[int]]:
+    """Choose the second column as the word where the first has numbers; with it the numbers of CoNLL-U's other lines.
 
     Raises ValueError for CoNLL-U, whose last column is no tag, if the columns were not chosen.
     """
-    numbers = [found[0] if (found := NUMBER.fullmatch(row.cells[0])) else "" for row in rows]
+    ids = [found[0] if (found := NUMBER.fullmatch(row.cells[0])) else "" for row in rows]
     chosen = layout.header or layout.chosen
-    if width < 3 or (chosen and layout.word == 0) or not all(numbers):
+    if width < 3 or (chosen and layout.word == 0) or not all(ids):
         return layout, set()
     if not chosen and width == CONLL_U:
         raise ValueError(
             f"{name} is in the format CoNLL-U; choose the columns of word and tag: --columns 2,4 (columns=)"
         )
-    ranges = {row.place for row, number in zip(rows, numbers, strict=True) if not number.isdecimal()}
+    ranges = {row.number for row, id in zip(rows, ids, strict=True) if not id.isdecimal()}
     layout = layout if chosen else layout._replace(word=1)
     return layout, ranges if 2 * len(ranges) < len(rows) else set()
 

@@ -173,7 +173,7 @@ def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Pa
         ("a b\n", {"columns": "ab"}, "columns is 'ab'; it must be two"),
         ("1 Ann" + " _" * 8 + "\n", {}, "CoNLL-U; choose the columns of word and tag: --columns 2,4"),
         ("Ann 7\nme 0\n", {"tag_names": ("O", "B-person")}, "has the tag '7'; tag_names .* 0 to 1"),
-        ("Ann B-person\nme O\n", {"tag_names": ("O", "B-person")}, "has the tag 'B-person'; tag_names"),
+        ("Ann B-person\nme O\n", {"tag_names": ("O", "B-city")}, "has the tag 'B-person'; tag_names"),
     ],
 )
 def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: str, how: Any, message: str) -> None:
@@ -190,7 +190,7 @@ def test_a_first_column_that_names_the_document_is_no_word(tmp_path: Path) -> No
 
 def test_words_without_tags_are_read_on_request(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("# x y\nAnn\nLee\nleft\n\nRome\n")
-    data = read_sentences(tmp_path / "a.conll", TASK, tagged=False)
+    data = read_sentences(tmp_path / "a.conll", Tagging(columns=(2, 4)), tagged=False)
     assert data.words == ANN[0]
     raw = untagged([["New York", "", "x"]])
     assert [raw.texts[0][start:end] for start, end in raw.places[0]] == ["New York", "", "x"]
@@ -233,7 +233,10 @@ def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how
 
 def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, 9]}\n', "a.jsonl")
-    assert TASK.labels_of(data) == ["9", "10"]
+    assert TASK.labels_of(data) == ["9", "10"] and "--tag-names" in data.notes[0]
+    names = tuple(map("B-{}".format, range(11)))
+    data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, "B-9"]}\n', "a.jsonl", tag_names=names)
+    assert (data.tags, data.notes) == ([["B-10", "B-9"]], ())
 
 
 @pytest.mark.parametrize(
