@@ -137,7 +137,7 @@ def predict(args: Arguments) -> Figures:
     other_ending = format_by_name(file) is None and "." in Path(file).name
     words = isinstance(task, Tagging) and other_ending and args.format is args.text is None
     rows = task.rows(file, args.encoding or task.encoding) if words else rows_of(args, reader.pairs, task)
-    return answer_rows(args, rows, lambda portion, _: answers_of(reader, portion, words), "predictions")
+    return answer_rows(args, rows, lambda portion, first: answers_of(reader, portion, first, words), "predictions")
 
 
 def check_rows(args: Arguments, model: str) -> None:
@@ -252,16 +252,22 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
             yield (text, second, {"text": text, "pair": second}) if pairs else (text, None, {"text": text})
 
 
-def answers_of(reader: Any, rows: list[Row], words: bool) -> tuple[list[str], list[dict[str, Any]]]:
-    """The lines and the dicts of the predictions. words: each text is split into these words of its row."""
+def answers_of(reader: Any, rows: list[Row], first: int, words: bool) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the lines and the dicts of the predictions.
+
+    first: the number of the first row, for errors. words: each text is split into these words of its row.
+    """
     from minibert.tasks.sentences import untagged
 
     texts, pairs, given = zip(*rows, strict=True)
-    if words:
-        data = untagged([one["words"] for one in given])
-    else:
-        data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
-    answers = reader.answer(data)
+    try:
+        if words:
+            data = untagged([one["words"] for one in given])
+        else:
+            data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
+        answers = reader.answer(data)
+    except ValueError as error:
+        raise ValueError(f"{error}; rows are counted from row {first:,} on" if first else str(error)) from None
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 

@@ -132,6 +132,7 @@ class Choice(ChoiceSettings, Task):
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
         cut = longest = 0
+        left = tokenizer.cuts_left
         firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in progress_bar(data, "encoding", unit="question"):
@@ -139,11 +140,12 @@ class Choice(ChoiceSettings, Task):
             first, choices = next(firsts).ids, [next(seconds).ids for _ in question.choices]
             for choice in choices:
                 n, m = shares(len(first), len(choice), room)
+                left = left or n < len(first)
                 ids = template.row(first[len(first) - n :], tokenizer.cut(choice, m))
                 examples.append(Example(ids, template.segments(n, m), known))
             tokens = len(first) + max(map(len, choices))
             cut, longest = cut + (tokens > room), max(longest, tokens + max_length - room)
-        warning = TruncationWarning(cut, len(data), max_length, longest, what="questions with a choice")
+        warning = TruncationWarning(cut, len(data), max_length, longest, what="questions with a choice", left=left)
         return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
 
     def decode(

@@ -171,7 +171,8 @@ class Classification(ClassificationSettings, Task):
             for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
         ]
         tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
-        cut = TruncationWarning(stats.truncated, len(data), max_length, stats.longest, stats.uncounted > 0)
+        at_least, left = stats.uncounted > 0, tokenizer.cuts_left
+        cut = TruncationWarning(stats.truncated, len(data), max_length, stats.longest, at_least, left=left)
         return Encoded(examples, cut=cut if stats.truncated else None)
 
     def decode(

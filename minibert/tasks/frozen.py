@@ -210,6 +210,8 @@ def train(
     """
     features = TextFeatures(**recipe)
     task, candidates = Classification(missing=features.missing), [] if grid is None else as_grid(grid)
+    if isinstance(texts, Texts) and not (labels is None and pairs is None):
+        raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
     rows, known = data.rows, data.known_labels
     if task.resolve(data) != task:

@@ -71,21 +71,21 @@ def fill_mask(
         raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary")
     tokens = tokenizer.encode_texts(as_texts([text]))
     tokenizer.warn(tokens.stats, tokenizer.max_length)
-    return guesses_in(text, tokens.ids[0], model, tokenizer, top_k)[0]
+    return guesses_in(text, tokens.ids[0], model, tokenizer, top_k, "the text")[0]
 
 
 def guesses_in(
-    text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int
+    text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int, where: str
 ) -> tuple[list[list[Guess]], list[int]]:
     """Return the guesses at each [MASK] of a text with these ids, and the ids of the likeliest.
 
-    Raises ValueError where a mask, or each, is not in them.
+    Raises ValueError, with the place of the text, where a mask, or each, is not in them.
     """
     mask, places = mask_token(tokenizer), [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
         raise ValueError(
-            f"the text has {text.count(mask)} {mask}, {len(places)} of them in the first {len(ids)} tokens, which "
-            f"are read; write {mask} for each token to predict, within this length"
+            f"{where} has {text.count(mask)} {mask}, {len(places)} of them in the {len(ids)} tokens that are read; "
+            f"write {mask} for each token to predict, within this length"
         )
     row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
@@ -141,8 +141,8 @@ def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Itera
     """
     tokens, top_k = tokenizer.encode_texts(texts), min(5, model.config.vocab_size)
     tokenizer.warn(tokens.stats, tokenizer.max_length)
-    for text, ids in zip(texts, tokens.ids, strict=True):
-        found, best = guesses_in(text, ids, model, tokenizer, top_k)
+    for row, (text, ids) in enumerate(zip(texts, tokens.ids, strict=True)):
+        found, best = guesses_in(text, ids, model, tokenizer, top_k, f"row {row}")
         masks = [[guess._asdict() for guess in guesses] for guesses in found]
         yield {"masks": masks, "filled": fill_text(text, best, tokenizer)}
 
@@ -211,6 +211,8 @@ class MaskedText(MaskedTextSettings, Task):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
+        if not tokens:
+            raise ValueError(f"{data.name} has no tokens: it is empty, or its characters are invisible")
         if unknown == tokens:
             raise ValueError(
                 f"all {tokens:,} tokens of {data.name} are {tokenizer.id_to_token(tokenizer.unk_id)}; choose a "

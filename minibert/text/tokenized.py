@@ -113,12 +113,13 @@ class TruncationWarning(UserWarning):
     longest: int = 0  # tokens of the longest text before truncation
     at_least: bool = False  # the longest was tokenized only as far as needed
     what: str = "texts"
-    lost: str = "after"  # or "before", by truncation_side
+    left: bool = False  # they lost their beginnings, by truncation_side
 
     def __str__(self) -> str:
         return (
             f"{self.truncated} of {self.texts} {self.what} are longer than {self.limit} tokens (the longest has "
-            f"{'at least ' if self.at_least else ''}{self.longest}): what comes {self.lost} was cut off"
+            f"{'at least ' if self.at_least else ''}{self.longest}): what comes "
+            f"{'before' if self.left else 'after'} was cut off"
         )
 
 
@@ -144,10 +145,10 @@ class TokenStats:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(TokenStats)}
         return replace(self, **sums | {"longest": max(self.longest, other.longest)})
 
-    def warn(self, max_length: int, unknown_token: str, stacklevel: int, lost: str = "after") -> None:
+    def warn(self, max_length: int, unknown_token: str, stacklevel: int, left: bool = False) -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
         if self.truncated:
-            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0, lost=lost)
+            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0, left=left)
             warnings.warn(cut, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:

@@ -248,7 +248,7 @@ class Tokenizer:
 
     def warn(self, stats: TokenStats, max_length: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each, at the line of the caller's caller."""
-        stats.warn(max_length, self._pieces[self.unk_id], 4, "before" if self.cuts_left else "after")
+        stats.warn(max_length, self._pieces[self.unk_id], 4, self.cuts_left)
 
     def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
         """`max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""

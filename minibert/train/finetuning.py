@@ -263,7 +263,10 @@ def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | 
 
     Raises TypeError or ValueError, with the row or the names of the columns, for what is not such data.
     """
-    if isinstance(data, str | os.PathLike):
+    is_file = isinstance(data, str | os.PathLike)
+    if (labels is not None and is_file) or (labels is None and pairs is not None):
+        raise TypeError("labels and pairs are for plain texts; a file or a table has them as columns: label=, pair=")
+    if is_file:
         return task.read(os.fspath(data))
     names = data if isinstance(data, Mapping) else getattr(data, "columns", None)
     if names is not None and labels is None:

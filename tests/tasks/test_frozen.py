@@ -127,6 +127,13 @@ def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(
         train(TEXTS, labels, model="no such checkpoint", **settings)
 
 
+def test_labels_beside_data_that_has_its_own_are_refused() -> None:
+    data = Classification().from_labels(TEXTS, LABELS)
+    for more in ({"labels": LABELS[::-1]}, {"pairs": TEXTS}):
+        with pytest.raises(TypeError, match=r"of Classification\.read has its own"):
+            train(data, **more, model="no such checkpoint")
+
+
 # -- features that are there already
 
 

@@ -216,7 +216,7 @@ def test_the_commands_train_measure_and_fill(folders: dict[str, Path], corpus: P
     assert "120 lines of 12 documents" in " ".join(printed.split())
     assert json.loads(run("evaluate", out, corpus, "--json").splitlines()[-1]) == dev  # the same tokens are masked
     assert open_reader(out).task == MaskedText(mask_rate=0.2, whole_words=True)
-    assert "the text has 0 [MASK]" in run("predict", out, "the [MASK] very good", "the film", status=2)
+    assert "row 1 has 0 [MASK]" in run("predict", out, "the [MASK] very good", "the film", status=2)
 
 
 # -- filling masks
@@ -253,7 +253,13 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -
     [
         ("", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
         ("the cat [mask]", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
-        (f"a [MASK] {'cat ' * 38}[MASK]", "folder", {}, ValueError, r"2 \[MASK\], 1 of them in the first 32 tokens"),
+        (
+            f"a [MASK] {'cat ' * 38}[MASK]",
+            "folder",
+            {},
+            ValueError,
+            r"2 \[MASK\], 1 of them in the 32 tokens that are read",
+        ),
         (TEXT, "folder", {"top_k": 0}, ValueError, "top_k is 0; it must be 1 to 30522"),
         (TEXT, "folder", {"top_k": -1}, ValueError, "top_k is -1"),
         (TEXT, "folder", {"top_k": 30523}, ValueError, "top_k is 30523"),
@@ -292,6 +298,14 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
     assert fill_text("He was walk [MASK] [MASK].", best, MINILM) == "He was walking home."
 
 
+def test_a_text_that_cannot_be_filled_is_named_by_its_row(small: Path, run: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"row 1 has 0 \[MASK\]"):
+        minibert.predict(small, [TEXT, "no mask"])
+    (tmp_path / "texts.txt").write_text(f"{TEXT}\n" * 70 + "no mask\n")
+    assert "row 6 has 0 [MASK]" in (error := run("predict", small, "--file", tmp_path / "texts.txt", status=2))
+    assert "counted from row 64" in error
+
+
 # -- bad input
 
 
@@ -314,6 +328,11 @@ def test_a_file_that_is_no_corpus_is_refused_before_anything_is_loaded(
         finetune("mask", tmp_path / "a.txt", model="no such checkpoint")
 
 
+def test_an_empty_file_measures_nothing(folders: dict[str, Path], run: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    assert "a.txt has no tokens" in run("evaluate", folders["bert"], tmp_path / "a.txt", status=2)
+
+
 def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"<class 'list'> is no corpus .* or Corpus\.of\(lines\)"):
         finetune("mask", lines_of(4), model="no such checkpoint")
@@ -321,7 +340,10 @@ def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) 
 
 
 def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_are_loaded() -> None:
-    for text, message in (("😀 😀", r"all 4 tokens of the corpus are \[UNK\]; choose"), ("\u200b", "all 0 tokens")):
+    for text, message in (
+        ("😀 😀", r"all 4 tokens of the corpus are \[UNK\]; choose"),
+        ("\u200b", "the corpus has no tokens"),
+    ):
         with pytest.raises(ValueError, match=message):
             TASK.encode(Corpus.of([text, text]), MINILM, [], 16)
     with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):

@@ -16,6 +16,8 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 import minibert
 from minibert.tasks.answering import Answering
+from minibert.tasks.choice import Choice, ChoiceQuestion
+from minibert.tasks.classification import Classification, Texts
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.text.tokenizer_settings import APPLIED, HARMLESS, UNSUPPORTED
 
@@ -221,6 +223,22 @@ def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_s
         tokenizer = load_tokenizer(folder)
         rows = [tokenizer.convert_ids_to_tokens(one.ids) for one in task.encode(data, tokenizer, [], 12).examples]
         assert all(row[1:3] == question for row in rows) and rows[0][4:6] == ["hello", "world"] and len(rows) > 1
+
+
+@pytest.mark.parametrize(
+    ("task", "data"),
+    [
+        (Classification(), Texts(["cat sat " * 9])),
+        (Answering(max_question=2), Answering(max_question=2).from_texts(["the cat sat"], ["hello world"])),
+        (Choice(), [ChoiceQuestion("the", ("cat sat " * 9, "sat"))]),
+    ],
+    ids=["classify", "answer", "choose"],
+)
+def test_each_task_says_which_end_of_a_long_text_was_cut(task: Any, data: Any, copied: Any) -> None:
+    folder = copied("words")
+    for side, lost in (("right", "after"), ("left", "before")):
+        change(folder, "tokenizer_config.json", truncation_side=side)
+        assert f"what comes {lost} was cut off" in str(task.encode(data, load_tokenizer(folder), [], 12).cut)
 
 
 def test_segments_are_left_out_where_the_files_leave_them_out(copied: Any) -> None:

@@ -227,6 +227,8 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         ("classify", ["a", "b"], {"labels": ["x", "x"]}, "they have 1 classes, the smallest 'x'"),
         ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
         ("classify", ["a", "b", "c"], {"labels": ["x", "y"]}, "3 texts and 2 labels"),
+        ("classify", "train.tsv", {"labels": ["x", "y"]}, "labels and pairs are for plain texts"),
+        ("classify", as_frame(), {"pairs": ["x", "y"]}, "labels and pairs are for plain texts"),
     ],
 )
 def test_data_that_cannot_be_learned_is_refused_before_anything_is_loaded(
