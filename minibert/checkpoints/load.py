@@ -232,7 +232,7 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
         problems = [f"tensor {cut(name)} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
         tensors = "tensor" if len(missing) == 1 else "tensors"
         problems += [f"it lacks {len(missing)} {tensors} of {config.family.title}, such as {', '.join(missing[:3])}"]
-        hint = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
+        hint = f"; head {head!r} is not in it; new_head=True makes a fresh one" if head and only_head else ""
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(

@@ -106,9 +106,7 @@ def read_stated(folder: Path) -> Stated | None:
 
 def refusal(path: Path, problem: str) -> ValueError:
     """The error for files that cannot be followed; it says what to do."""
-    return ValueError(
-        f"pooling 'auto' cannot follow {path}: {problem}; choose --pooling and --normalize, or pooling= and normalize="
-    )
+    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}; choose pooling= and normalize=")
 
 
 def pooling_mode(config: dict[str, Any]) -> Any:

@@ -18,19 +18,22 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
 
 from minibert import __version__
 from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, in_options
 from minibert.tasks import TASKS
-from minibert.utils.printing import CONTROL, is_main_process, note, printable
+from minibert.utils.files import neighbours
+from minibert.utils.printing import CONTROL, did_you_mean, is_main_process, note, printable
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
+
+NUMBER = re.compile(r"-\.?\d")  # what begins like a negative number
 
 GROUPS = {
     "classify": "features + logistic regression: train, evaluate, predict",
@@ -70,11 +73,42 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports a wrong request in one line, and reads -4,-1 as a value, not as an option."""
+    """A parser that reports a wrong request in one line, and reads -4,-1 as a value, not as an option.
+
+    commands: the names of those that it leads to.
+    """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.commands: Collection[str] = ()
         super().__init__(*arguments, **settings)
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # what begins like a number
+        self._negative_number_matcher = NUMBER
+
+    @property
+    def options(self) -> list[str]:
+        """All options, such as --model."""
+        return list(self._option_string_actions)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but refuse first, with the nearest name, a command or an option that is not there."""
+        for word in args:
+            name = word.partition("=")[0]
+            if name == "--":
+                break
+            if not name.startswith("-") or name == "-" or " " in word or NUMBER.match(name):
+                if self.commands and name not in self.commands:
+                    every = COMMANDS if " " not in self.prog else ()  # `train` is in a group
+                    self.error(f"there is no command {name}{did_you_mean(name, [*self.commands, *every])}")
+                if self.commands:
+                    break
+            elif not name.startswith("-h") and not any(option.startswith(name) for option in self.options):
+                self.error(f"there is no option {name}{did_you_mean(name, self.options)}")
+        return super().parse_known_args(args, namespace)
+
+    def add_subparsers(self, **settings: Any) -> Any:
+        """Add the place of the commands."""
+        made = super().add_subparsers(**settings)
+        self.commands = made.choices
+        return made
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where to read more; exit with status 2."""
@@ -99,16 +133,15 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         if list(argv[: len(name.split())]) == name.split():
             arguments(one)
         one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
-        one.set_defaults(run=run)
+        one.set_defaults(run=run, parser=one)
     return top
 
 
 def parse(argv: Sequence[str]) -> Arguments:
     """The parsed options. argparse leaves the texts that follow an option: `predict FOLDER --device cpu TEXT`."""
-    top = parser(argv)
-    args, rest = top.parse_known_args(argv)
-    if rest and (not hasattr(args, "texts") or any(one.startswith("-") for one in rest)):
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    args, rest = parser(argv).parse_known_args(argv)
+    if rest and not hasattr(args, "texts"):
+        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         args.texts += rest
     return args
@@ -122,9 +155,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     argv = sys.argv[1:] if argv is None else argv
     with warnings.catch_warnings(), terminable() as terminated, redirect_stdout(Printable(sys.stdout)):
-        warnings.showwarning = show_warning
+        options: list[str] = []  # of the command
+        warnings.showwarning = partial(show_warning, options)
         try:
             args = parse(argv)
+            options += args.parser.options
             figures = args.run(args)
             if args.json:
                 print(json_line(figures))
@@ -138,9 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 note(f"interrupted: {str(stop) or 'nothing is kept'}")
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except WRONG_REQUEST as error:
-            return complain(error, 2)
+            return complain(error, 2, options)
         except FAILURE as error:
-            return complain(error, 1)
+            return complain(error, 1, options)
     return 0 if figures.get("ok", True) else 1
 
 
@@ -181,15 +216,17 @@ def terminable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, usual)
 
 
-def complain(error: BaseException, status: int) -> int:
-    """Print in one line what went wrong."""
+def complain(error: BaseException, status: int, options: Collection[str]) -> int:
+    """Print in one line what went wrong; options: of the command."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    note(f"error: {text}")
+    if isinstance(error, FileNotFoundError) and error.filename:
+        text += did_you_mean(str(error.filename), neighbours(error.filename))
+    note(f"error: {in_options(text, options)}")
     return status
 
 
-def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+def show_warning(options: Collection[str], message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one plain line, in place of Python's two with file and line number."""
-    note(f"warning: {str(message).strip().splitlines()[0]}")
+    note(f"warning: {in_options(str(message).strip().splitlines()[0], options)}")

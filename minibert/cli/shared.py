@@ -1,6 +1,8 @@
 """What several commands share: flags made from settings, options, and standard input."""
 
 import argparse
+import re
+import shlex
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
@@ -17,6 +19,14 @@ Settings = TypeVar("Settings")
 DEFAULT_MODEL = "distilbert-base-uncased"
 # The settings of tasks.classification.Classification about a file.
 COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
+# How messages of the package name a setting: restart=True, long='cut', pooling=, max_length 20; "rows is 0" to begin.
+SETTING = re.compile(
+    r"""(?<![\w'"./-]) (?:
+    (?P<keyword>[a-z]\w*) = (?P<value> '[^']*' | \w[\w.]*(?:\(.*?\))? )? (?![\w'"=])
+    | (?P<name> [a-z]+_\w+ (?=\ (?:is\ |\d)) | ^[a-z]+ (?=\ is\ ) )
+    )""",
+    re.VERBOSE,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -63,6 +73,26 @@ def read_options(args: Arguments, settings: type[Settings], **more: Any) -> Sett
     """Make the settings from the parsed options and `more`. Raises what the dataclass raises for a wrong value."""
     named = {one.name: getattr(args, one.name) for one in fields(settings) if hasattr(args, one.name)}  # type: ignore[arg-type]  # a dataclass
     return settings(**(named | more))
+
+
+def in_options(message: str, options: Collection[str]) -> str:
+    """Return a message in the words of the command line: restart=True as --restart, long='cut' as --long cut.
+
+    The package names a setting as Python does, or both ways: --missing empty (missing=). Advice that names one which
+    this command does not have, after a semicolon, is left out.
+    """
+
+    def option(found: re.Match[str]) -> str:
+        flag, value = "--" + (found["keyword"] or found["name"]).replace("_", "-"), found["value"]
+        off = flag.replace("--", "--no-", 1)
+        if value in ("False", "None") and flag in options:
+            return off if off in options else f"no {flag}"
+        words = flag if value in (None, "True") else f"{flag} {shlex.quote(value.strip(chr(39)))}"
+        return words if flag in options else found[0]
+
+    first, *advice = SETTING.sub(option, re.sub(r" \(\w+=\)", "", message)).split("; ")
+    possible = [one for one in advice if not any(found["keyword"] for found in SETTING.finditer(one))]
+    return "; ".join([first, *possible])
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ Masks are drawn again in each epoch (text/masking.py); evaluation always uses th
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.checkpoints.load import load
+from minibert.checkpoints import hub
+from minibert.checkpoints.load import has_head, load
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
@@ -62,7 +64,7 @@ def fill_mask(
     """
     if isinstance(model, str | Path):
         tokenizer = tokenizer or load_tokenizer(model)
-        model = load(model, head=MaskedLM.name)  # type: ignore[assignment]  # a MaskedLM
+        model = load_masked_lm(model)
     if not isinstance(text, str) or not isinstance(model, MaskedLM) or tokenizer is None:
         raise TypeError("fill_mask takes one str, and a checkpoint or a loaded MaskedLM with tokenizer=")
     if not model.head_is_trained:
@@ -72,6 +74,15 @@ def fill_mask(
     tokens = tokenizer.encode_texts(as_texts([text]))
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     return guesses_in(text, tokens.ids[0], model, tokenizer, top_k, "the text")[0]
+
+
+def load_masked_lm(name: str | os.PathLike[str], device: str = "cpu") -> MaskedLM:
+    """Load a checkpoint with its masked-LM head. Raises ValueError, naming one that has it, where it has none."""
+    name = os.fspath(name)
+    if not has_head(name, MaskedLM.name):
+        raise ValueError(f"{name} has no head {MaskedLM.name!r}, which predicts tokens; {hub.find_masked_lm()} has one")
+    model: Any = load(name, head=MaskedLM.name, device=device)
+    return model  # type: ignore[no-any-return]  # a MaskedLM
 
 
 def guesses_in(

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 
 from minibert.checkpoints.hub import find_masked_lm
-from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.training import Quick
 from minibert.model import EncoderOutput
+from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
@@ -67,7 +67,7 @@ class Scorer:
         loaded: Any = model
         if not isinstance(model, MaskedLM):
             tokenizer = tokenizer or load_tokenizer(os.fspath(model))
-            loaded = load(os.fspath(model), head=MaskedLM.name, device=choose_device(device))
+            loaded = load_masked_lm(model, choose_device(device))
         if tokenizer is None:
             raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
         if not loaded.head_is_trained:

@@ -118,7 +118,7 @@ class Checkpointer:
             changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
             raise ValueError(
                 f"{self.folder} holds a run with other settings: {changes}; resume it with the same settings, or start "
-                "again (--restart, restart=True)"
+                "again (restart=True)"
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
@@ -152,7 +152,7 @@ class Checkpointer:
                 later.unlink()
             return path, progress
         if unreadable:
-            raise ValueError(f"no state in {self.folder} can be read; start again (--restart, restart=True)")
+            raise ValueError(f"no state in {self.folder} can be read; start again (restart=True)")
         return None, Progress()
 
     def has_best(self, model: nn.Module, progress: Progress) -> bool:
@@ -243,7 +243,7 @@ class Checkpointer:
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
                 f"{self.folder / BEST}, the weights of the best epoch, cannot be read ({error}); put a copy of the "
-                "file back, or train again (--restart, restart=True)"
+                "file back, or train again (restart=True)"
             ) from None
         return tensors
 

@@ -91,7 +91,7 @@ class PretrainRun(Run):
         stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
-            raise ValueError(f"{rest.path} gives no row of held-out text; name another file: --dev, dev=")
+            raise ValueError(f"{rest.path} gives no row of held-out text; name another file: dev=")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)

@@ -95,6 +95,14 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def neighbours(path: str | os.PathLike[str]) -> list[str]:
+    """Return the paths beside this one that are not hidden, each written as it is: what it may be a misspelling of."""
+    folder = user_path(path).parent
+    with suppress(OSError):
+        return sorted(str(folder / name) for name in os.listdir(folder) if not name.startswith("."))
+    return []
+
+
 def regular(path: Path, what: str = "file") -> Path:
     """Return `path` if it is a regular file: opening a pipe or a device could block forever.
 

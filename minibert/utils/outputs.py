@@ -71,9 +71,7 @@ def check_output(
         raise ValueError(f"{out} is a {'folder, not a file' if out.is_dir() else 'file, not a folder'}; {OTHER}")
     if not overwrite:
         held = "" if files is None else f" and holds {listing(out)}"
-        raise ValueError(
-            f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: --overwrite, overwrite=True"
-        )
+        raise ValueError(f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: overwrite=True")
     if files is None:
         with regular(out).open("rb") as file:
             ends = file.read(4096)

@@ -1,5 +1,6 @@
 """Text for users: values in error messages, reports in aligned lines, progress, how to install optional packages."""
 
+import difflib
 import importlib.metadata
 import importlib.util
 import io
@@ -44,6 +45,25 @@ def brief(value: object) -> str:
         return f"a number of more than {LONGEST} digits"
     text = repr(value)
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return "; did you mean A or B?" with the names most like a word, "" where none is.
+
+    Only the last part of a name counts: of owner/name, of `classify train`, of --model.
+    """
+    parts: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        parts.setdefault(last_part(name), []).append(name)
+    last = last_part(word)
+    close = [last] if last in parts else difflib.get_close_matches(last, parts, n=2)
+    near = [name for part in close for name in parts[part]]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def last_part(name: str) -> str:
+    """Return what follows the last slash, space or dash at the start of a word, in lower case."""
+    return re.split(r"/| |^-+", name)[-1].lower()
 
 
 def note(text: str) -> None:

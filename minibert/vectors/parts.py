@@ -63,7 +63,7 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                 if before.get(name) != settings[name]:
                     raise ValueError(
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
-                        f"{settings[name]!r}; use the earlier settings, or start again (--restart, restart=True)"
+                        f"{settings[name]!r}; use the earlier settings, or start again (restart=True)"
                     )
             if found.exists():
                 found.replace(manifest)
@@ -177,7 +177,7 @@ class Parts:
         """The error for a part of other texts."""
         return ValueError(
             f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
-            "use the earlier texts, or start again (--restart, restart=True)"
+            "use the earlier texts, or start again (restart=True)"
         )
 
     def add(self, number: int, chunk: Chunk, vectors: Matrix) -> None:

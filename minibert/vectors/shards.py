@@ -232,7 +232,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
             raise ValueError(
                 f"{shards[0].out} was computed in {one}, and {shard.out} in {other}, on another device or with other "
                 "settings of torch; let all workers compute alike, and remove the shards that differ, or start again "
-                "(--restart, restart=True)"
+                "(restart=True)"
             )
 
 

@@ -117,7 +117,7 @@ def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_ar
     make(places / "weights" / "own")
     make(places / "weights" / "carol" / "bert-x.partial")
     assert hub.locate("bert-x").folder == folder
-    assert "1_Pooling is no folder" in not_found("1_Pooling")
+    assert "no folder 1_Pooling" in not_found("1_Pooling")
     make(places / "weights" / "bob" / "bert-x")
     with pytest.raises(ValueError, match="alice/bert-x and bob/bert-x"):
         hub.locate("bert-x")
@@ -218,10 +218,10 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
     [
         ("distilbert-base-uncasd", ["no download tried (HF_HUB_OFFLINE is set)", "did you mean distilbert-base-unc"]),
         ("distilbert/distilbert-base-uncasd", ["did you mean distilbert-base-uncased"]),
-        ("distilbert-base-uncased", [f"--model {KNOWN} is installed", "copy config.json"]),
+        ("distilbert-base-uncased", [f"{KNOWN} is installed", "copy config.json"]),
         ("my-own-brt", ["did you mean my-own-bert?"]),
         ("someone/uncomn", ["did you mean someone/uncommon?"]),
-        ("a-file", ["checkpoint a-file is no folder"]),
+        ("a-file", ["there is no folder a-file"]),
         ("no-config", ["config.json", "tokenizer.json", "it holds: model.safetensors, notes.txt"]),
         ("empty", ["it holds: nothing"]),
     ],

@@ -98,7 +98,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
     ("argv", "message"),
     [
         ([], "COMMAND"),
-        (["dance"], "invalid choice: 'dance'"),
+        (["dance"], "there is no command dance"),
         (["classify"], "minibert classify --help"),
         (["demo", "--rows", "many"], "invalid int value"),
         (["demo", "--rows", "0"], "rows is 0"),
@@ -120,11 +120,11 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
-        (["classify", "predict", "no/such"], "checkpoint no/such is no folder"),
+        (["classify", "predict", "no/such"], "there is no folder no/such"),
         (["classify", "predict", "x", "a text", "--file", "x.txt"], "give either texts or --file"),
         (["classify", "predict", "x", "--text", "review"], "--text is about --file, which is not given"),
-        (["classify", "evaluate", "no/such", "no/such.tsv"], "checkpoint no/such is no folder"),
-        (["inspect", "no/such"], "checkpoint no/such is no folder"),
+        (["classify", "evaluate", "no/such", "no/such.tsv"], "there is no folder no/such"),
+        (["inspect", "no/such"], "there is no folder no/such"),
         (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
     ],
 )

@@ -173,7 +173,7 @@ def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Any
     assert tokens == 7
     for option, message in (
         ("--device=moon", "moon"),
-        ("--batch-tokens=0", "batch_tokens is 0; it must be at least 1"),
+        ("--batch-tokens=0", "--batch-tokens is 0; it must be at least 1"),
     ):
         assert message in run("predict", home / kind, "a text", option, status=2)
 

@@ -110,7 +110,7 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
         (["--svg", "a.svg", "--layer", "2"], "layer is 2 and head is mean; there are layers 0 to 1, -1 for the last"),
         (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
         (["--out", "a.html", "--truncation", "cut"], "truncation is 'cut'"),
-        (["--out", "a.html", "--classifier", "none"], "checkpoint none is no folder"),
+        (["--out", "a.html", "--classifier", "none"], "there is no folder none"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_answered_in_one_line(options, message, run, checkpoint):

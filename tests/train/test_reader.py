@@ -238,7 +238,7 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such is no folder"),
+        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no folder no/such"),
         (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "holds no task head; a folder of"),
         (lambda home: open_reader(home / "tag", model="x"), ValueError, "model is 'x', and .*tag holds its own model"),
         (
