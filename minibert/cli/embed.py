@@ -24,7 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "input",
         metavar="IN",
-        help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; "
+        help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; a "
+        "folder is a text per .txt file; "
         "several files as 'corpus/*.parquet' in quotes, in the order of their names, each once",
     )
     add(

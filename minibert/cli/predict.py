@@ -105,7 +105,11 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     """Add the options for the texts, and for the table of the answers."""
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
-    add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
+    add(
+        "--file",
+        metavar="FILE",
+        help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet, or a folder of .txt files; - is standard input",
+    )
     add_columns(parser, set(COLUMNS) - {"label"})
     parser.set_defaults(encoding=None, missing=None)  # None: not given, so as in training
     add(

@@ -123,8 +123,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add a table of labelled texts, and the options that choose its columns."""
-    help = "a table: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
-    parser.add_argument("data", metavar="DATA", help=help)
+    parser.add_argument("data", metavar="DATA", help=ClassificationSettings.data_help)
     add_columns(parser, COLUMNS)
 
 

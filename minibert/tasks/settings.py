@@ -34,7 +34,10 @@ class ClassificationSettings(FileSettings):
     separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
     regression: bool = setting(False, "labels are numbers")
 
-    data_help: ClassVar[str] = "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
+    data_help: ClassVar[str] = (
+        "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input; or a folder with a folder of "
+        ".txt files for each label"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a
 WHOLE_LIMIT = 1_000_000_000  # bytes of a .json, or of UTF-16, decompressed
 CELL_LIMIT = 16_000_000  # characters of a cell of a .csv or .tsv
 CANDIDATES = (",", ";", "\t", "|")
+FOLDER = "folder"  # the format of a folder: each .txt file in it is one text
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
 FIRST_LINES = 20  # of a table, in which the delimiter is found
 STATED = re.compile(r'"?sep=([^\w"\r\n])"?[\r\n]*', re.IGNORECASE)  # a first line by which Excel knows the delimiter
@@ -94,6 +95,13 @@ class FileSettings(TextSettings):
 
         Raises ValueError for an unknown format, and for settings that a file of this format does not have.
         """
+        if format_by_name(name) == FOLDER:
+            if self.format is not None or self.delimiter is not None:
+                raise ValueError(
+                    f"{name} is a folder, which is read as one text per .txt file; leave out format= "
+                    "(--format) and delimiter= (--delimiter), or name a file"
+                )
+            return FOLDER, False
         compressed = name.lower().endswith(".gz")
         suffix = Path(name[:-3] if compressed else name).suffix.lower()
         found = self.format or suffix[1:] or "txt"
@@ -108,7 +116,9 @@ class FileSettings(TextSettings):
 
 
 def format_by_name(path: str | os.PathLike[str]) -> str | None:
-    """The format that the ending of a name says, without .gz; None for any other ending."""
+    """The format that the ending of a name says, without .gz; None for any other ending. A folder has its own."""
+    if os.path.isdir(user_path(path)):
+        return FOLDER
     name = os.fspath(path).lower().removesuffix(".gz")
     return next((format for format in FORMATS if name.endswith(f".{format}")), None)
 

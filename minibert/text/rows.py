@@ -3,13 +3,17 @@
 import csv
 import importlib
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from minibert.text.formats import decoded_lines, whole_text
-from minibert.utils.files import parse_json
+from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import install_hint
+
+UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
 def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -63,6 +67,43 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
         ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
+
+
+def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
+    """The .txt files of a folder, and the files that are left out: of other names, and hidden ones.
+
+    Folders below it are read too, hidden ones excepted; where they have texts, those directly in the folder are left
+    out, as they have no label. Raises ValueError for a folder without texts.
+    """
+    root = user_path(folder)
+    found = [Path(below, name) for below in folders_below(str(root)) for name in os.listdir(below or ".")]
+    files = sorted(path for path in found if path.is_file())
+    texts = [path for path in files if path.suffix.lower() == ".txt" and not path.name.startswith(".")]
+    if not texts:
+        raise ValueError(f"{folder} is a folder without .txt files, of which each would be one text; name a file")
+    kept = [path for path in texts if path.parent != root] or texts
+    return kept, sorted(set(files) - set(kept))
+
+
+def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> Iterator[tuple[str, object]]:
+    """Each file as an object of its text, its label and its name in the folder, with its place.
+
+    The label is the name of the subfolder; it is None for unsup, which are the unlabelled texts of the Large Movie
+    Review Dataset. Raises ValueError where labels are needed and the files are directly in the folder, or too deep.
+    """
+    names = [path.relative_to(user_path(folder)) for path in texts]
+    depths = {len(name.parts) for name in names}
+    if labelled and depths != {2}:
+        wrong = next(name for name in names if len(name.parts) != 2)
+        raise ValueError(
+            f"{folder} has the text {wrong}; the label of a text is the name of its folder, as in pos/1.txt: name the "
+            "folder that holds the folders of all labels"
+        )
+    for path, name in zip(texts, names, strict=True):
+        with path.open("rb") as stream:
+            text = whole_text(stream, str(path), encoding).removesuffix("\n").removesuffix("\r")
+        label = {"label": None if name.parts[0] == UNLABELLED else name.parts[0]} if depths == {2} else {}
+        yield str(path), {"text": text, **label, "file": name.as_posix()}
 
 
 def fields_of(fields: Any) -> list[str]:

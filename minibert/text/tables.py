@@ -8,6 +8,7 @@
 .jsonl    one object or text per line
 .json     an array of objects or of texts, read at once
 .parquet  with pyarrow
+a folder  one text per .txt file; the name of its subfolder is its label (rows.py)
 
 All may also end in .gz. A .csv or .tsv may have another delimiter: it is given, or stated in a first line such as sep=;
 as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a table and of .jsonl are
@@ -16,6 +17,7 @@ for .json and UTF-16, memory does not grow with the file: a row longer than ROW_
 Errors name the file and the place in it.
 """
 
+import io
 import os
 import unicodedata
 import warnings
@@ -28,6 +30,7 @@ from minibert.text.formats import (
     CANDIDATES,
     DELIMITERS,
     FIRST_LINES,
+    FOLDER,
     STATED,
     FileSettings,
     decoded_lines,
@@ -38,7 +41,16 @@ from minibert.text.formats import (
     opened,
     shown,
 )
-from minibert.text.rows import fields_of, open_parquet, read_json_array, read_json_lines, read_parquet, read_table
+from minibert.text.rows import (
+    fields_of,
+    open_parquet,
+    read_folder,
+    read_json_array,
+    read_json_lines,
+    read_parquet,
+    read_table,
+    texts_in,
+)
 from minibert.text.texts import TextOrPair
 from minibert.utils.printing import brief
 
@@ -66,8 +78,9 @@ class Table:
 
     path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
     those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
-    ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
-    missing column, a file that changes while it is read, or, with its place, for content that is damaged.
+    ImportError for .parquet without pyarrow, and ValueError for a pipe, a device, a folder without .txt files, an
+    unknown format, a missing column, a file that changes while it is read, or, with its place, for content that is
+    damaged.
 
     whole: `record` has all columns of the row, also of a .parquet.
     """
@@ -87,7 +100,8 @@ class Table:
         self.header = True
         self.place = self.name  # of the last row, for messages
         self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
-        self.stream = opened(path)
+        self.texts, self.others = texts_in(self.name) if self.format == FOLDER else ([], [])  # files of a folder
+        self.stream = io.BytesIO() if self.format == FOLDER else opened(path)
         self.begun = self.state()
         self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
 
@@ -103,8 +117,9 @@ class Table:
         return 0 if self.size is None else self.stream.tell()
 
     def state(self) -> tuple[int, int] | None:
-        """Bytes and modification time of a file; None for standard input."""
-        found = os.fstat(self.stream.fileno()) if self.name != STANDARD_INPUT else None
+        """Bytes and modification time of a file; None for standard input and a folder."""
+        is_file = self.name != STANDARD_INPUT and self.format != FOLDER
+        found = os.fstat(self.stream.fileno()) if is_file else None
         return found and (found.st_size, found.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -167,6 +182,12 @@ class Table:
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, fields_of(file.schema_arrow), self.name)
             yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
+        elif self.format == FOLDER:
+            if self.others:
+                some = f"{len(self.others):,} files are left out, such as {self.others[0]}"
+                warnings.warn(f"{self.name}: {some}; {len(self.texts):,} .txt files are read", stacklevel=2)
+            labelled = any(column.role == "label" for column in self.columns)
+            yield from read_folder(self.name, self.texts, encoding, labelled)
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
             lines = decoded_lines(stream, self.name, encoding)

@@ -295,9 +295,11 @@ def test_an_error_of_two_columns_names_the_one_that_is_missing(
 
 def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.txt")
-    for path in (tmp_path / "x.txt", Path("/dev/null"), tmp_path):
-        with pytest.raises(ValueError, match=r"is a (pipe|device|folder), .* standard input, whose name is -"):
+    for path in (tmp_path / "x.txt", Path("/dev/null")):
+        with pytest.raises(ValueError, match=r"is a (pipe|device), .* standard input, whose name is -"):
             TextFile(path)
+    with pytest.raises(ValueError, match=r"is a folder without \.txt files"):
+        TextFile(tmp_path)
     with pytest.raises(FileNotFoundError):
         TextFile(tmp_path / "none.txt")
 
