@@ -115,7 +115,7 @@ def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(
     folder: Path, file: str, content: Any, message: str
 ) -> None:
     (state_vectors(folder) / file).write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f"cannot follow .*{message}.*; choose --pooling and --normalize") as refused:
+    with pytest.raises(ValueError, match=f"cannot follow .*{message}.*; choose pooling= and normalize=") as refused:
         read_stated(folder)
     assert "\n" not in str(refused.value)
 

@@ -250,7 +250,7 @@ def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
     before = sorted(tmp_path.iterdir())
     with (
         pytest.warns(UserWarning, match=f"{tmp_path}/state-0000000[89].* cannot be read .*{HISTORY}"),
-        pytest.raises(ValueError, match=f"no state in {tmp_path} can be read.*--restart"),
+        pytest.raises(ValueError, match=f"no state in {tmp_path} can be read.*restart=True"),
     ):
         run(checkpoint, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
@@ -264,7 +264,7 @@ def test_damaged_best_weights_are_found_before_the_run_continues_and_nothing_is_
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     DAMAGE.get(damage, Path.unlink)(tmp_path / BEST)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=rf"{tmp_path / BEST}, .* cannot be read .*--restart"):
+    with pytest.raises(ValueError, match=rf"{tmp_path / BEST}, .* cannot be read .*restart=True"):
         run(checkpoint, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -428,7 +428,7 @@ def test_a_run_with_another_config_is_not_resumed_and_the_differences_are_named(
     change: dict[str, Any], words: str, begun: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
-    with pytest.raises(ValueError, match=words + ".*--restart"), Checkpointer(begun, CONFIG | change):
+    with pytest.raises(ValueError, match=words + ".*restart=True"), Checkpointer(begun, CONFIG | change):
         pass
     assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
     with Checkpointer(begun, CONFIG | change, restart=True):

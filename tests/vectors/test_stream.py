@@ -197,7 +197,7 @@ def test_other_settings_or_texts_are_refused_and_lose_nothing(
         request["model"] = str(
             write_words_checkpoint(tmp_path.parent / f"{tmp_path.name}-other", seed=request.pop("seed"))
         )
-    with pytest.raises(ValueError, match=f"{message}.*or start again .--restart"):
+    with pytest.raises(ValueError, match=f"{message}.*or start again .restart=True"):
         embed_stream(out=tmp_path / "x.npy", **request)
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
     restarted = embed_stream(out=tmp_path / "x.npy", restart=True, **request)
