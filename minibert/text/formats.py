@@ -210,6 +210,19 @@ def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
     return [row for row in rows if row][: -1 if len(lines) == FIRST_LINES else None]
 
 
+def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of several rows has a name in a column whose other cells are all numbers."""
+    first, *others = rows if len(rows) > 2 and len(set(map(len, rows))) == 1 else [[]]
+    return any(
+        name and not is_number(name) and all(is_number(row[at]) for row in others) for at, name in enumerate(first)
+    )
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, perhaps with a decimal comma."""
+    return re.fullmatch(r"\s*[+-]?\d*[.,]?\d+\s*", cell) is not None
+
+
 def in_quotes(cell: str) -> bool:
     """Return whether a cell is in quotes and each quote inside is doubled, as the csv module and pandas write it."""
     return len(cell) > 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")

@@ -4,14 +4,15 @@ import csv
 import importlib
 import io
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert.text.formats import decoded_lines, whole_text
+from minibert.text.formats import decoded_lines, in_quotes, whole_text
 from minibert.utils.files import folders_below, parse_json, user_path
-from minibert.utils.printing import install_hint
+from minibert.utils.printing import brief, install_hint
 
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
@@ -30,6 +31,21 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
         why = "is a quote not closed?" if dialect.get("strict") else "is it a .tsv?"
         plain = " --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
         raise ValueError(f"{place} cannot be read: {error}; {why}{plain}") from None
+
+
+def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a .tsv, with one warning where its quotes seem to be no part of the texts."""
+    warned = False
+    for number, (place, row) in enumerate(rows):
+        quoted = [cell for cell in row if in_quotes(cell)]
+        if not warned and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
+            warned = True
+            warnings.warn(
+                f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
+                "pandas and R write such cells: --format csv --delimiter tab reads them, --format tsv confirms it",
+                stacklevel=2,
+            )
+        yield place, row
 
 
 def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:

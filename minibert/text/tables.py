@@ -37,7 +37,7 @@ from minibert.text.formats import (
     decompressed,
     dialect,
     first_rows,
-    in_quotes,
+    looks_like_header,
     opened,
     shown,
 )
@@ -50,6 +50,7 @@ from minibert.text.rows import (
     read_parquet,
     read_table,
     texts_in,
+    without_quotes,
 )
 from minibert.text.texts import TextOrPair
 from minibert.utils.printing import brief
@@ -177,15 +178,22 @@ class Table:
             self.delimiter = self.delimiter or self._delimiter(first)
             how = dialect("csv" if stated else self.format, self.delimiter)
             rows = read_table(chain(first, lines), self.name, how)
-            yield from self._table(rows if how.get("strict") or self.settings.format else self._unquoted(rows))
+            unlabelled = not any(column.role == "label" for column in self.columns)  # labels tell more, see tasks
+            if unlabelled and not has_header(self.columns, ()) and looks_like_header(first_rows(first, how)):
+                warnings.warn(
+                    f"the first row of {self.name} looks like a header and is read as a text, as columns are requested "
+                    "by number; request them by name to leave it out",
+                    stacklevel=2,
+                )
+            yield from self._table(rows if how.get("strict") or self.settings.format else without_quotes(rows))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, fields_of(file.schema_arrow), self.name)
             yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
         elif self.format == FOLDER:
             if self.others:
-                some = f"{len(self.others):,} files are left out, such as {self.others[0]}"
-                warnings.warn(f"{self.name}: {some}; {len(self.texts):,} .txt files are read", stacklevel=2)
+                count = f"{len(self.others):,} of {len(self.others) + len(self.texts):,}"
+                warnings.warn(f"{self.name}: {count} files are left out, such as {self.others[0]}", stacklevel=2)
             labelled = any(column.role == "label" for column in self.columns)
             yield from read_folder(self.name, self.texts, encoding, labelled)
         elif self.format == "txt":
@@ -224,20 +232,6 @@ class Table:
     def _has_names(self, row: Sequence[str]) -> bool:
         """Whether this is a header with the requested columns."""
         return has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns)
-
-    def _unquoted(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
-        """The rows of a .tsv, with one warning where its quotes seem to be no part of the texts."""
-        warned = False
-        for number, (place, row) in enumerate(rows):
-            quoted = [cell for cell in row if in_quotes(cell)]
-            if not warned and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
-                warned = True
-                warnings.warn(
-                    f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
-                    "pandas and R write such cells: --format csv --delimiter tab reads them, --format tsv confirms it",
-                    stacklevel=2,
-                )
-            yield place, row
 
     def is_missing(self, found: Any, column: Column) -> bool:
         """Whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""

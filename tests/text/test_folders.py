@@ -47,7 +47,7 @@ def test_the_large_movie_review_dataset_is_read_as_scikit_learn_reads_it(movies:
         (text.removesuffix("\n"), name) for text, name in zip(theirs.data, names, strict=True)
     )
     assert data.names == ["neg", "pos"]
-    assert "2 files are left out, such as" in str(said[0].message) and "labeledBow.feat" in str(said[0].message)
+    assert "2 of 7 files are left out, such as" in str(said[0].message) and "labeledBow.feat" in str(said[0].message)
     assert "1 of 5 rows have no 'text' or 'label'" in str(said[1].message)
 
 
@@ -84,7 +84,7 @@ def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path: Path) -> Non
     (tmp_path / ".git" / "x.txt").write_text("x")
     (tmp_path / "b" / "up").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "b" / "pipe.txt")
-    with pytest.warns(UserWarning, match=r": 4 files are left out, such as .*; 1 \.txt files are read"):
+    with pytest.warns(UserWarning, match=": 4 of 5 files are left out, such as "):
         assert read(tmp_path) == ["d"]
 
 

@@ -208,6 +208,24 @@ def test_nan_is_a_missing_text_as_null_is(tmp_path: Path) -> None:
         list(file)
 
 
+# -- a header where columns have numbers
+
+
+@pytest.mark.parametrize("column", [3, "3"])
+@pytest.mark.parametrize("first", ["Nr,Note,Texte", "id,,text of the review"])
+def test_a_header_that_is_read_as_a_text_is_a_warning(tmp_path: Path, first: str, column: Any) -> None:
+    (tmp_path / "x.csv").write_text(f'{first}\n1,"3,5",a\n2,4,b\n')
+    with TextFile(tmp_path / "x.csv", column) as file, pytest.warns(UserWarning, match=r"first row of .*x\.csv looks"):
+        assert list(file) == [first.split(",")[2], "a", "b"]
+
+
+@pytest.mark.parametrize("content", ["1,a\n2,b\n3,c\n", "x,a\n2,b\ny,c\n", "x,a\n2,b\n", ",a\n2,b\n3,c\n"])
+def test_a_first_row_as_the_others_is_no_warning(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.csv").write_text(content)
+    with TextFile(tmp_path / "x.csv", 2) as file:
+        assert next(iter(file)) == "a"
+
+
 # -- objects in objects
 
 
