@@ -98,8 +98,8 @@ class FileSettings(TextSettings):
         if format_by_name(name) == FOLDER:
             if self.format is not None or self.delimiter is not None:
                 raise ValueError(
-                    f"{name} is a folder, which is read as one text per .txt file; leave out format= "
-                    "(--format) and delimiter= (--delimiter), or name a file"
+                    f"{name} is a folder, which is read as one text per .txt file; leave out --format "
+                    "and --delimiter (format=, delimiter=), or name a file"
                 )
             return FOLDER, False
         compressed = name.lower().endswith(".gz")

@@ -37,8 +37,8 @@ def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str,
     """The rows of a .tsv, with one warning where its quotes seem to be no part of the texts."""
     warned = False
     for number, (place, row) in enumerate(rows):
-        quoted = [cell for cell in row if in_quotes(cell)]
-        if not warned and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
+        quoted = [] if warned else [cell for cell in row if cell[:1] == '"' and in_quotes(cell)]
+        if quoted and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
             warned = True
             warnings.warn(
                 f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "

@@ -23,7 +23,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, BinaryIO, Self
 
 from minibert.text.formats import (
@@ -129,6 +129,7 @@ class Table:
         A warning counts the rows that are left out.
         """
         rows = dropped = 0
+        drop = self.settings.missing == "drop"
         unnamed: ValueError | None = None
         for place, found in self.records():
             rows, self.place = rows + 1, place
@@ -138,21 +139,21 @@ class Table:
             try:
                 self.names = self.names or find_columns(self.columns, names_in(record), place)
             except ValueError as error:
-                if self.settings.missing != "drop":
+                if not drop:
                     raise
                 unnamed, dropped = unnamed or error, dropped + 1  # a later row may have the columns
                 continue
             self.record = record
-            found = list(zip((nested(record, name) for name in self.names), self.names, self.columns, strict=True))
-            if self.settings.missing == "drop" and any(self.is_missing(cell, column) for cell, _, column in found):
+            cells = [record[name] if name in record else nested(record, name) for name in self.names]
+            if drop and any(map(self.is_missing, cells, self.columns)):
                 dropped += 1
             else:
-                yield tuple(self.value(*cell, place) for cell in found)
+                yield tuple(map(self.value, cells, self.names, self.columns, repeat(place)))
         if unnamed and not self.names:
             raise unnamed
         if dropped:
-            cells = " or ".join(map(repr, self.names or ()))
-            warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {cells} and are left out", stacklevel=2)
+            names = " or ".join(map(repr, self.names or ()))
+            warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {names} and are left out", stacklevel=2)
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""

@@ -90,7 +90,7 @@ def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("settings", [{"format": "csv"}, {"format": "txt"}, {"delimiter": ";"}])
 def test_a_folder_has_no_format_and_no_delimiter(tmp_path: Path, settings: Any) -> None:
-    with pytest.raises(ValueError, match=r"is a folder, which is read as one text per .txt file; leave out format="):
+    with pytest.raises(ValueError, match=r"is a folder, which is read as one text per .txt file; leave out --format"):
         TextFile(write(tmp_path, a="a"), **settings)
 
 
