@@ -21,6 +21,7 @@ from minibert.config import Config
 from minibert.inputs import Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
+from minibert.utils.printing import brief
 
 
 @output
@@ -74,7 +75,7 @@ class Head(nn.Module):
             raise ValueError(f"{family.name} has no head {self.name!r}: {why}")
         for name, implemented in family.settings.get(self.name, {}).items():
             if config.extra.get(name) not in (None, implemented):
-                raise ValueError(f"{name} {config.extra[name]!r} is not implemented; only {implemented!r} is")
+                raise ValueError(f"{name} {brief(config.extra[name])} is not implemented; only {implemented!r} is")
         self.config = config
         self.head_is_trained = False
         self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")

@@ -23,7 +23,7 @@ from huggingface_hub import constants
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.sentence_files import transformer_folder
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.utils.files import inside, leads_out, listing, neighbours, read_small, sha256
+from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256
 from minibert.utils.printing import CHECKOUT, cut, did_you_mean, pip_install
 
 log = logging.getLogger("minibert")
@@ -257,7 +257,8 @@ def fetch(name: str) -> Path:
     """Download the needed files of a checkpoint into weights/, with its owner; an interrupted download resumes.
 
     The folder gets its name when it is complete and verified. Raises ConnectionError where the Hub cannot be reached or
-    does not have the checkpoint, FileNotFoundError where it has no safetensors.
+    does not have the checkpoint, FileNotFoundError where it has no safetensors, RuntimeError while another process
+    downloads it.
     """
     checkpoint, folder = known(name), download_folder(name)
     hub_id, revision = (checkpoint.hub_id, checkpoint.revision) if checkpoint else (name, None)
@@ -266,20 +267,23 @@ def fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     partial = folder.with_name(folder.name + ".partial")
-    try:
-        snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
-    except OSError as error:
-        raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
-    if not any(transformer_folder(partial).glob("*.safetensors*")):
-        raise FileNotFoundError(
-            f"{hub_id} has no safetensors on the Hub; convert its pickle: `hf download {hub_id} --local-dir FOLDER`, "
-            "then `minibert convert FOLDER --out FOLDER2`"
-        )
-    list_tensors(resolve(partial))  # raises for a missing or truncated shard
-    if checkpoint:
-        verify(partial, checkpoint)
-    shutil.rmtree(partial / ".cache", ignore_errors=True)
-    os.replace(partial, folder)
+    partial.mkdir(parents=True, exist_ok=True)
+    with lock_file(lock := partial / ".lock"):
+        try:
+            snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
+        except OSError as error:
+            raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
+        if not any(transformer_folder(partial).glob("*.safetensors*")):
+            raise FileNotFoundError(
+                f"{hub_id} has no safetensors on the Hub; convert its pickle: `hf download {hub_id} --local-dir "
+                "FOLDER`, then `minibert convert FOLDER --out FOLDER2`"
+            )
+        list_tensors(resolve(partial))  # raises for a missing or truncated shard
+        if checkpoint:
+            verify(partial, checkpoint)
+        shutil.rmtree(partial / ".cache", ignore_errors=True)
+        lock.unlink()
+        os.replace(partial, folder)
     return folder
 
 

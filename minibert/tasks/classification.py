@@ -23,6 +23,7 @@ from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
+from minibert.utils.printing import brief
 
 SEPARATOR = "|"  # between the labels of a text, where a file has lists
 
@@ -112,8 +113,8 @@ class Classification(ClassificationSettings, Task):
             )
         if not table.header and is_alone(given):
             alone = (
-                f"the first row of {table.name} has the label {cells[0]!r}, which no other row has; if it is a header, "
-                f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
+                f"the first row of {table.name} has the label {brief(cells[0])}, which no other row has; if it is a "
+                f"header, name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
                 f"{shlex.quote(cells[0])}"
             )
             if not (self.text or self.label or self.pair):

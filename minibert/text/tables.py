@@ -256,7 +256,7 @@ class Table:
         if absent and self.settings.missing == "empty":
             return ""
         if absent or not isinstance(found, str):
-            wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {name!r}, not a text"
+            wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {brief(name)}, not a text"
             drop = ", --missing drop leaves the row out" * (
                 column.role != "column"
             )  # which may be embedded, row by row
@@ -279,7 +279,7 @@ class Table:
             self.names = find_columns(self.columns, keys, place, () if self.header else names)
             if self.whole and len(set(keys)) < len(keys):
                 twice = next(name for name in keys if keys.count(name) > 1)
-                raise ValueError(f"{place} has more than one column {twice!r}, and all are kept; rename one")
+                raise ValueError(f"{place} has more than one column {brief(twice)}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
                 raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")

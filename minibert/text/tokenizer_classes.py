@@ -20,6 +20,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
 from minibert.config import Config
 from minibert.text.tokenizer_settings import NORMALIZER_SETTINGS
+from minibert.utils.printing import brief
 
 AS_IS = "PreTrainedTokenizerFast"
 # Other names that transformers has for these classes, without "Fast" at the end.
@@ -132,8 +133,8 @@ def class_of(name: object, source: str) -> str:
     short = name if name == AS_IS else str(name).removesuffix("Fast")
     if short not in known:
         raise ValueError(
-            f"{source} has tokenizer_class {name!r}, whose rules minibert does not have; it has {', '.join(known)}; "
-            f"if tokenizer.json holds all of its rules, set tokenizer_class to {AS_IS!r}"
+            f"{source} has tokenizer_class {brief(name)}, whose rules minibert does not have; it has "
+            f"{', '.join(known)}; if tokenizer.json holds all of its rules, set tokenizer_class to {AS_IS!r}"
         )
     return ALIASES.get(short, short)
 

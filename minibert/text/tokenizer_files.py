@@ -216,7 +216,7 @@ def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control
         if found := [token for token, id in zip(one.tokens, one.ids, strict=True) if id in control]:
             raise ValueError(
                 "special_tokens_in_text='literal' is not possible with this vocabulary: "
-                f"the word {found[0]!r} itself is a special token; use 'parse'"
+                f"the word {brief(found[0])} itself is a special token; use 'parse'"
             )
 
 
@@ -253,7 +253,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     for id, piece in enumerate(text.replace("\r\n", "\n").removesuffix("\n").split("\n")):
         if piece and piece in vocab:
             raise ValueError(
-                f"{path}, line {id + 1} is {piece!r} as on line {vocab[piece] + 1}; each line must hold another piece"
+                f"{path}, line {id + 1} is {brief(piece)} as on line {vocab[piece] + 1}; each line must hold another "
+                "piece"
             )
         vocab[piece] = id
     return vocab

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.utils.files import atomic_write
+from minibert.utils.printing import brief
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet")
 Rows = Sequence[Mapping[str, Any]]
@@ -48,7 +49,9 @@ def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
                         names.extend(row)
                         lines.writerow(map(clean, names))
                     if more := row.keys() - set(names):
-                        raise ValueError(f"a row has {min(more)!r}, which the first row lacks; write a .jsonl instead")
+                        raise ValueError(
+                            f"a row has {brief(min(more))}, which the first row lacks; write a .jsonl instead"
+                        )
                     lines.writerow(clean(as_cell(row.get(name))) for name in names)
 
             yield write

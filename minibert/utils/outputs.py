@@ -110,12 +110,14 @@ def own_files(folder: Path) -> dict[str, str]:
     """The files in a folder that still are as minibert wrote them, each with its SHA-256."""
     listed = read_json(folder / LIST_FILE).get("files", {}) if (folder / LIST_FILE).exists() else {}
     place, own = folder.resolve(), {}
-    for name, digests in dict(listed).items():
-        path = (place / name).resolve()
-        if path == place / name and path.is_relative_to(place) and path.is_file():  # not outside, as through a link
-            digest = sha256(path)
-            if digest in digests:
-                own[name] = digest
+    for name, digests in listed.items() if isinstance(listed, dict) else ():
+        try:
+            path = (place / name).resolve()
+            inside = path == place / name and path.is_relative_to(place) and path.is_file()  # not through a link
+        except (OSError, ValueError, RuntimeError):  # no file can have this name: it is too long, or has a null byte
+            continue
+        if inside and isinstance(digests, str | list) and (digest := sha256(path)) in digests:
+            own[name] = digest
     return own
 
 

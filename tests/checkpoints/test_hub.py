@@ -320,6 +320,19 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
     assert not any(pattern.endswith((".bin", ".h5", ".msgpack", ".onnx", ".py")) for pattern in how["allow_patterns"])
 
 
+def test_of_two_downloads_at_a_time_the_second_is_refused(places: Path, download: Mock) -> None:
+    def download_again(*name: str, local_dir: Path, **how: Any) -> None:
+        with pytest.raises(RuntimeError, match=r"another process is writing .*their-bert\.partial"):
+            hub.fetch("someone/their-bert")
+        whole(*name, local_dir=local_dir, **how)
+
+    download.side_effect = download_again
+    assert sorted(path.name for path in hub.fetch("someone/their-bert").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
+
+
 def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(places: Path, download: Mock) -> None:
     def old(folder: Path) -> None:
         make(folder / "0_BERT")

@@ -104,6 +104,23 @@ def test_an_error_is_short_however_long_a_value_is(key: str, checkpoint: Path, t
     assert len(printed.replace(str(folder), "")) < 600
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer_config.json", '{"tokenizer_class": "\\u001b%s"}', "tokenizer_class"),
+        ("vocab.txt", "\x1b%s\n" * 2, "vocab.txt, line 2"),
+    ],
+)
+def test_an_error_about_a_tokenizer_is_short(
+    name: str, content: str, words: str, classifier: Path, tmp_path: Path, run: Run
+) -> None:
+    folder = edited(classifier, tmp_path / "model", lambda state: None)
+    (folder / name).write_text(content.replace("%s", "x" * 100_000))
+    printed = run("predict", folder, "good", status=2)
+    assert words in printed and "\x1b" not in printed
+    assert len(printed.replace(str(folder), "")) < 600
+
+
 def test_an_error_of_anything_else_is_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise ValueError("x" * 100_000)
