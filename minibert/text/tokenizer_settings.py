@@ -99,6 +99,8 @@ def check_settings(settings: Mapping[str, Any], source: str) -> None:
     for key, values in choices.items():
         if settings.get(key) not in (None, *values):
             raise ValueError(f"{source}: {key} is {brief(settings[key])}; it must be {' or '.join(map(str, values))}")
+    if not isinstance(names := settings.get("model_input_names"), list | None):
+        raise ValueError(f"{source}: model_input_names is {brief(names)}; it must be a list of names")
     for key in ("additional_special_tokens", "extra_special_tokens"):
         if not isinstance(settings.get(key), list | dict | None):
             raise ValueError(

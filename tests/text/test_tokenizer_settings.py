@@ -51,6 +51,8 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -
     [
         *((key, ["x"]) for key in sorted(UNSUPPORTED)),
         ("truncation_side", "up"),
+        ("model_input_names", 7),
+        ("model_input_names", "token_type_ids"),
         ("split_special_tokens", 7),
         ("extra_special_tokens", "x"),
     ],
