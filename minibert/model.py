@@ -10,15 +10,21 @@ Letters for shapes, here and in every module:
     S  tokens in a row           H  attention heads         V  vocabulary size
     L  layers                    W  width of a head, D / H
 
+All of minibert computes with this code. The readable path pads texts to rows, (B, S, D), as the shapes below say. The
+fast paths pack the tokens of all texts without padding, (T, D), and exchange parts, such as linear layers, but not the
+order: a linear layer or a norm sees one token at a time, and only attention must know which tokens form a text.
+
 The equations are those of "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
 You Need" (Vaswani et al. 2017). The operations follow the order of transformers 5.23's eager path, so that in float32
 on a CPU the two are equal bit for bit.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +36,39 @@ from minibert.inputs import Fields, as_inputs, output
 from minibert.utils.device import without_cudnn
 from minibert.utils.printing import brief
 
-# How to compute attention: from query, key, value, mask and dropout to the result and, if stored, the probabilities.
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
+
+class Layout(Protocol):
+    """Where the tokens of a batch are, and which of them form a text."""
+
+    @property
+    def positions(self) -> Tensor | None:
+        """The position of each token in its text."""
+
+    def last(self) -> Self:
+        """Return the layout for the last layer, whose output may be needed for some tokens only."""
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return the rows of x whose output is needed."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Rows of S tokens, filled with [PAD]: the layout of the readable path."""
+
+    keep: Tensor  # (B,1,1,S), the mask: False for padding; the same for every head and every query
+    positions: Tensor | None = None  # (S), or (B,S)
+
+    def last(self) -> Self:
+        """Return the same layout."""
+        return self
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return all of x."""
+        return x
+
+
+# How to compute attention: from query, key, value, layout and dropout to the context and, if stored, the probabilities.
+Attend = Callable[[Tensor, Tensor, Tensor, Any, Any], tuple[Tensor, Tensor | None]]
 
 
 @output
@@ -72,40 +109,51 @@ class Embeddings(nn.Module):
         real = input_ids != self.pad_token_id
         return real.cumsum(dim=1) * real + self.position.padding_idx
 
-    def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """Token ids, segments and tasks, each (B,S), to (B,S,D)."""
+    def forward(
+        self,
+        input_ids: Tensor,
+        segments: Tensor | None = None,
+        tasks: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Token ids, segments and tasks, each (B,S), to (B,S,D).
+
+        segments, tasks: None: 0 for all. positions: None: those of padded rows.
+        """
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
-            x = x + self.segment(segments)
-        x = x + self.position(self.positions(input_ids))  # (B,S,D) + (S,D) -> (B,S,D)
+            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+        x = x + self.position(self.positions(input_ids) if positions is None else positions)  # (B,S,D) + (S,D)
         if self.task is not None:
-            x = x + self.task(tasks)
+            x = x + (self.task.weight[0] if tasks is None else self.task(tasks))
         # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
         x = self.dropout(self.norm(x))
         return x if self.embedding_projection is None else self.embedding_projection(x)  # (B,S,D)
 
 
 def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout
+    query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Module
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
     A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
-    turns the scores of a query into weights of the values. `keep`, the mask (B,1,1,S), is False for padding, whose
-    score becomes the dtype's lowest number: softmax makes it 0 and, unlike -inf, keeps an all-padding row finite.
+    turns the scores of a query into weights of the values. The score of padding becomes the dtype's lowest number:
+    softmax makes it 0 and, unlike -inf, keeps an all-padding row finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
-    scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
+    scores = scores.masked_fill(~layout.keep, torch.finfo(scores.dtype).min)
     probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
 
 
-def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> tuple[Tensor, None]:
-    """The same by torch's fused kernel, which does not store the scores and so cannot return probs."""
+def sdpa_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Dropout
+) -> tuple[Tensor, None]:
+    """Compute the same by torch's fused kernel, which does not store the scores and so cannot return probs."""
     p = dropout.p if dropout.training else 0.0
     with without_cudnn():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=layout.keep, dropout_p=p), None
 
 
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=
@@ -130,15 +178,23 @@ class SelfAttention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Cut each vector into H pieces of width W: (B,S,D) -> (B,S,H,W) -> (B,H,S,W)."""
-        B, S, D = x.shape
-        return x.view(B, S, D // self.head_size, self.head_size).transpose(1, 2)
+        return x.view(*x.shape[:-1], x.shape[-1] // self.head_size, self.head_size).transpose(-3, -2)
 
-    def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
-        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` stores them."""
-        query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # (B,H,S,W)
-        context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, and the keys and values of all, (B,S,D) each."""
+        return self.query(wanted), self.key(x), self.value(x)
+
+    def forward(
+        self, x: Tensor, layout: Layout, attend: Attend, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` stores them.
+
+        wanted: the rows of x whose output is needed; None: all.
+        """
+        query, key, value = map(self.split_heads, self.project(x, x if wanted is None else wanted))  # (B,H,S,W) each
+        context, probs = attend(query, key, value, layout, self.dropout)  # (B,H,S,W), (B,H,S,S)
         # Contiguous, as upstream: for B = W = 1 flatten alone makes a view, whose products round differently.
-        context = context.transpose(1, 2).contiguous().flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
+        context = context.transpose(-3, -2).contiguous().flatten(-2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
 
 
@@ -175,27 +231,40 @@ class FeedForward(nn.Module):
         return x
 
 
+class Residual(nn.Module):
+    """x + Dropout(change): attention and feed-forward add to a token's vector instead of replacing it."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, change: Tensor, x: Tensor) -> Tensor:
+        """(B,S,D) and (B,S,D) -> (B,S,D)."""
+        changed: Tensor = self.dropout(change) + x
+        return changed
+
+
 class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
-    `x +` is the residual connection: attention and feed-forward add to a token's vector instead of replacing it. The
-    norm follows the sum ("post-norm"), as in Vaswani et al. Dropout precedes each sum.
+    `x +` is the residual connection. The norm follows the sum ("post-norm"), as in Vaswani et al.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.attention_dropout = nn.Dropout(config.hidden_dropout_prob if config.dropout_after_attention else 0.0)
+        self.attention_residual = Residual(config.hidden_dropout_prob if config.dropout_after_attention else 0.0)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob if config.dropout_after_feed_forward else 0.0)
+        self.feed_forward_residual = Residual(config.hidden_dropout_prob if config.dropout_after_feed_forward else 0.0)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
-        attended, probs = self.attention(x, keep, attend)
-        x = self.attention_norm(self.attention_dropout(attended) + x)
-        x = self.feed_forward_norm(self.feed_forward_dropout(self.feed_forward(x)) + x)
+        wanted = layout.wanted(x)  # all tokens, or in the last layer of a fast path fewer
+        attended, probs = self.attention(x, layout, attend, wanted)
+        x = self.attention_norm(self.attention_residual(attended, wanted))
+        x = self.feed_forward_norm(self.feed_forward_residual(self.feed_forward(x), x))
         return x, probs
 
 
@@ -268,16 +337,25 @@ class Encoder(nn.Module):
         attention, even where "sdpa" is set.
         """
         ids, keep, segments, tasks = as_inputs(self.config, input_ids, attention_mask, token_type_ids, task_type_ids)
-        keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
+        layout = Padded(keep[:, None, None, :], self.embeddings.positions(ids))  # (B,S) -> (B,1,1,S)
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
-        x = self.embeddings(ids, segments, tasks)  # (B,S) -> (B,S,D)
-        hidden_states, attentions = [x] if output_hidden_states else [], []
-        for number in self.config.shared_layers:  # 0, 1, 2, ... unless layers are shared
-            x, probs = self.layers[number](x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
+        x = self.embeddings(ids, segments, tasks, layout.positions)  # (B,S) -> (B,S,D)
+        hidden_states: list[Tensor] = [x] if output_hidden_states else []
+        attentions: list[Any] = []
+        for x, probs in self.through_layers(x, layout, attend):  # noqa: B020  # (B,S,D), (B,H,S,S)
             if output_hidden_states:
                 hidden_states.append(x)
             if output_attentions:
                 attentions.append(probs)
         pooled = None if self.pooler is None else self.pooler(x)  # (B,S,D) -> (B,D)
         return EncoderOutput(x, pooled, tuple(hidden_states) or None, tuple(attentions) or None)
+
+    def through_layers(
+        self, x: Tensor, layout: Layout, attend: Attend, depth: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the states after each layer, (B,S,D), and its attention probabilities; depth: of the first so many."""
+        steps = self.config.shared_layers[:depth]  # 0, 1, 2, ... unless layers are shared
+        for step, number in enumerate(steps, start=1):
+            x, probs = self.layers[number](x, layout if step < len(steps) else layout.last(), attend)
+            yield x, probs

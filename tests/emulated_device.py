@@ -182,7 +182,9 @@ class EmulatedDevice(TorchDispatchMode):
                 raise torch.OutOfMemoryError(f"the emulated device has no memory for {x.numel()} numbers")
         if name == "_local_scalar_dense":
             return result
-        return tree_map(lambda x: known.get(id(x), DeviceTensor(x)) if isinstance(x, Tensor) else x, result)
+        of_weights = func.is_view and any(not x.is_inference() for x in known.values())  # so is a view of a weight
+        with torch.inference_mode(torch.is_inference_mode_enabled() and not of_weights):
+            return tree_map(lambda x: known.get(id(x), DeviceTensor(x)) if isinstance(x, Tensor) else x, result)
 
     def copy(self, func: Any, args: Any, kwargs: Any, target: str | None) -> Any:
         """A copy between host and device."""

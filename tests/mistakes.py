@@ -201,7 +201,7 @@ MISTAKES = (
     Mistake("dropout after the sum", dropout_after_the_sum, f"{DROPOUT}: layer 0 attention norm", "dropout"),
     Mistake(
         "dropout after attention",
-        partial(put, place="encoder.layers.0.attention_dropout", name="p", value=0.1),
+        partial(put, place="encoder.layers.0.attention_residual.dropout", name="p", value=0.1),
         f"{DROPOUT}: layer 0 attention sum",
         "dropout",
         families=("distilbert",),
@@ -262,7 +262,7 @@ MISTAKES = (
     ),
     Mistake(
         "dropout after the feed forward",
-        partial(put, place="encoder.layers.0.feed_forward_dropout", name="p", value=0.1),
+        partial(put, place="encoder.layers.0.feed_forward_residual.dropout", name="p", value=0.1),
         f"{DROPOUT}: layer 0 feed-forward sum",
         "dropout",
         families=("albert",),

@@ -63,7 +63,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    keep: Tensor,
+    layout: model.Padded,
     dropout: nn.Dropout,
     *,
     mask: Callable[[Tensor], Tensor] = torch.clone,
@@ -73,7 +73,7 @@ def attend(
 ) -> Any:
     """Eager attention: its mask and scale, the dimension of its softmax and where its dropout stands can be changed."""
     scores = query * scale @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    scores = scores.masked_fill(~mask(keep), torch.finfo().min)
+    scores = scores.masked_fill(~mask(layout.keep), torch.finfo().min)
     probs = (dropout(scores) if dropped == "scores" else scores).softmax(dim=dim)
     probs = dropout(probs) if dropped == "probs" else probs
     return probs @ (dropout(value) if dropped == "values" else value), probs
@@ -111,14 +111,14 @@ def joined_interleaved(*given: Any) -> Any:
 
 def dropout_after_the_sum(ours: Model) -> None:
     layer = ours.encoder.layers[0]
-    layer.attention_norm.register_forward_hook(lambda module, given, x: layer.attention_dropout(x))
+    layer.attention_norm.register_forward_hook(lambda module, given, x: layer.attention_residual.dropout(x))
 
 
 def residual_dropped(ours: Model) -> None:
     layer = ours.encoder.layers[1]
 
-    def forward(x: Tensor, keep: Tensor, attend: Any) -> Any:
-        x = layer.attention_norm(layer.attention(x, keep, attend)[0])
+    def forward(x: Tensor, layout: model.Padded, attend: Any) -> Any:
+        x = layer.attention_norm(layer.attention(x, layout, attend)[0])
         return layer.feed_forward_norm(layer.feed_forward(x) + x), None
 
     layer.forward = forward

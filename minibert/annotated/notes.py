@@ -131,6 +131,12 @@ NOTES: dict[str, dict[str, Note]] = {
             ("feed_forward",),
             (f"{ENCODER}#Feed-forward and GELU", f"{FAST}#5. Packed: no padding at all"),
         ),
+        "Residual": Note(
+            ("y = x + Dropout(f(x))", "∂y/∂x = 1 + ∂f/∂x"),
+            """The 1 is the short path of the gradient: it reaches the lowest layer through L sums without passing a
+            single matrix. The diagram of the layer, below, draws it as the line around each block.""",
+            tutorials=(f"{ENCODER}#Residual and LayerNorm", f"{ABLATION}#3. Without a residual"),
+        ),
         "Layer": Note(
             ("y = LayerNorm(x + Attention(x))", "x′ = LayerNorm(y + FFN(y))"),
             """With the residual each block is a correction: a block that has nothing to add writes nearly 0, and

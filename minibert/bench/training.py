@@ -30,7 +30,8 @@ from minibert.bench.harness import Contestant, Context, Row, Session
 from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
-from minibert.kernels.training import Quick, onednn_is_float32
+from minibert.kernels.parts import with_parts
+from minibert.kernels.training import QUICK, onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.parity.stages import Place
@@ -195,10 +196,9 @@ def compare_training(context: Context, examples: Sequence[Example], objective: s
 
 def packed_difference(model: Head, batch: batches.Batch) -> float:
     """The largest relative difference of loss and gradients between both steps, without dropout."""
-    packed, readable = (copy.deepcopy(model).eval() for _ in range(2))
-    with Quick():
-        loss = loop.packed_loss(packed, batch)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    packed, readable = with_parts(copy.deepcopy(model), QUICK).eval(), copy.deepcopy(model).eval()
+    loss = loop.packed_loss(packed, batch)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     expected = loop.readable_loss(readable, batch)
     expected.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     found = [compare.compare_tensor(compare.LOSSES, Place("loss"), loss, expected, TOLERANCE)]

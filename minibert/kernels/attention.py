@@ -19,18 +19,31 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.kernels.matmul import MAX_ERROR, Workspace, is_x86, relative_error
 from minibert.kernels.packing import Packed, pack
+from minibert.model import Attend
 from minibert.utils.device import without_cudnn
 
-# Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.
+# Attention in a packed batch: query, key, value and the batch to the result, (T,H,W); `by_heads` makes a model.Attend.
 PackedAttend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
 
 MAX_SCORES = 1 << 20  # held at once: they stay in the caches
 MAX_TOKENS = 128  # of a text; longer texts go to the fused kernel, which does not store the scores
 SIMD_WIDTH = 16  # numbers: torch's softmax is slow for rows that do not fill one vector register
+
+
+def by_heads(attend: PackedAttend) -> Attend:
+    """Return the same attention for model.SelfAttention, (H,T,W) -> (H,T,W)."""
+
+    def attend_by_heads(
+        query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: nn.Module
+    ) -> tuple[Tensor, None]:
+        q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
+        return attend(q, k, v, packed).transpose(0, 1), None
+
+    return attend_by_heads
 
 
 def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:

@@ -42,7 +42,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.kernels.attention import grouped_attention
+from minibert.kernels.attention import by_heads, grouped_attention
 from minibert.kernels.matmul import Linear, Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
 from minibert.model import ACTIVATION, Encoder
@@ -79,13 +79,14 @@ Quantized = tuple[Tensor, Tensor]
 
 
 class Int8Linear(Linear):
-    """activation(x Wᵀ + b), or x Wᵀ + b + residual, by an int8 product; several layers with one input become one.
+    """activation(x Wᵀ + b) by an int8 product; several layers with one input become one.
 
-    `prepare` quantizes x (T,in), of any floating dtype; the call takes that and returns float32, (T,out). oneDNN
+    `prepare` quantizes x (T,in), of any floating dtype; `multiply` takes that and returns float32, (T,out). oneDNN
     multiplies, with packed weights; its kernel applies the scales of W and the zero point.
     """
 
     description = "int8 by packed oneDNN"
+    bias: Tensor
 
     def __init__(
         self,
@@ -94,14 +95,17 @@ class Int8Linear(Linear):
         activation: str | None = None,
         workspace: Workspace | None = None,
     ) -> None:
-        weight, self.bias = (x.to("cpu", torch.float32) for x in joined(layers))  # (out,in), (out)
+        nn.Module.__init__(self)
+        weight, bias = joined(layers)
+        weight = weight.detach().to("cpu", torch.float32)  # (out,in)
+        self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().to("cpu", torch.float32)  # (out)
         self.inverse = None  # (in): 1 / c
         if quantization.smoothing is not None:
             weight = weight * quantization.smoothing
             self.inverse = None if quantization.folded else 1 / quantization.smoothing
         self.scale = (weight.abs().amax(dim=1) / HIGHEST_WEIGHT).clamp_(min=MIN_SCALE)  # (out)
         self.weight = torch.ops.onednn.qlinear_prepack((weight / self.scale[:, None]).round_().to(torch.int8), None)
-        self.weight_zeros = torch.zeros(len(self.bias), dtype=torch.int32)
+        self.weight_zeros = torch.zeros(len(weight), dtype=torch.int32)
         self.zero_point = quantization.zero_point
         self.zeros = torch.full((weight.shape[1],), float(self.zero_point - MIDDLE))  # (in), for addcmul
         self.activation, self.workspace = activation, workspace or Workspace()
@@ -117,14 +121,11 @@ class Int8Linear(Linear):
         signed = self.workspace.buffer("int8", len(x), x.shape[1], torch.int8)  # copied faster than to uint8
         return signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale  # 128 more each
 
-    # The other kernels take a Tensor; this one takes what `prepare` made of it.
-    def __call__(self, x: Quantized, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def multiply(self, x: Quantized) -> Tensor:
         """(T,in) -> (T,out)."""
         values, scale = x
         scales = 1.0, self.zero_point, self.weight, self.scale, self.weight_zeros  # of the values, and of W
         y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
-        if residual is not None:
-            return torch.addcmul(residual, y, scale, out=y).add_(self.bias)
         torch.addcmul(self.bias, y, scale, out=y)
         if self.activation == "gelu":
             torch.ops.aten.gelu_(y)  # in place; the public function allocates memory
@@ -158,7 +159,7 @@ def is_exact() -> bool:
             exact = (x.double() - zero_point) @ weight.double().T
             try:
                 layer = Int8Linear([linear_of(weight, torch.zeros(outputs))], Quantization(zero_point=zero_point))
-                y = layer((x, torch.ones(tokens, 1)))
+                y = layer.multiply((x, torch.ones(tokens, 1)))
             except (AttributeError, RuntimeError, TypeError):  # no such operator, or with other arguments
                 return False
         largest = x.double() @ weight.double().abs().T
@@ -198,27 +199,24 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
     products: dict[tuple[int, str], Quantization] = {}
     workspace = Workspace()
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
-        q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
-        return grouped_attention(q, k, v, packed).transpose(0, 1)[None], None  # (1,H,T,W) -> (T,H,W) -> (1,H,T,W)
-
     def try_product(key: tuple[int, str], layers: Sequence[nn.Linear], x: Tensor) -> None:
         weight, bias = joined(layers)
         exact = F.linear(x, weight, bias)
         tried = [products[key]] if key in products else quantizations(weight, x, folded=key[1] == "output")
-        some = linear_of(weight[::STRIDE], bias[::STRIDE])
+        some = linear_of(weight[::STRIDE], None if bias is None else bias[::STRIDE])
         measured = [replace(one, error=max(one.error, error_of(some, one, x, exact, workspace))) for one in tried]
         products[key] = min(measured, key=lambda one: one.error)
 
-    for number in encoder.config.shared_layers:
-        layer: Any = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
-        own, ffn = layer.attention, layer.feed_forward
+    exact = copy.deepcopy(encoder, {id(w): w for w in encoder.parameters() if w.dtype == x.dtype}).to(x).eval()
+    for number, layer in enumerate(exact.layers):
+        own: Any = layer.attention
+        ffn: Any = layer.feed_forward
         one_input = [own.query, own.key, own.value], [own.output], [ffn.expand], [ffn.contract]
         for name, layers in zip(PRODUCTS, one_input, strict=True):
             layers[0].register_forward_pre_hook(
-                lambda module, inputs, key=(number, name), layers=layers: try_product(key, layers, inputs[0][0])
+                lambda module, inputs, key=(number, name), layers=layers: try_product(key, layers, inputs[0])
             )
-        x = layer(x[None], None, attend)[0][0]
+    *_, (x, _) = exact.through_layers(x, packed, by_heads(grouped_attention))
     return products, x
 
 
@@ -247,7 +245,7 @@ def smoothing(x: Tensor, weight: Tensor) -> Tensor:
 def error_of(some: nn.Linear, quantization: Quantization, x: Tensor, exact: Tensor, workspace: Workspace) -> float:
     """|y' - y| / |y| of the product in int8, over all tokens; `some` has every STRIDE-th of its output channels."""
     quantized = Int8Linear([some], replace(quantization, folded=False), workspace=workspace)
-    return float((quantized(quantized.prepare(x)) - exact[:, ::STRIDE]).norm() * STRIDE**0.5 / exact.norm())
+    return float((quantized(x) - exact[:, ::STRIDE]).norm() * STRIDE**0.5 / exact.norm())
 
 
 def cache_file(encoder: Encoder, samples: Sequence[Sequence[int]]) -> Path:

@@ -3,7 +3,7 @@
 Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to the library MKL, which is fast on Intel
 and slower elsewhere; oneDNN, which torch includes too, is fast on every x86 CPU. Two kernels, the better first:
 
-    PackedLinear   oneDNN with the weights reordered once for its kernels, activation and residual fused in.
+    PackedLinear   oneDNN with the weights reordered once for its kernels, and the activation fused in.
                    These operators exist for torch's compiler; they are not public, so they may change or vanish.
     Linear         F.linear: on every other device, and as the last resort.
 
@@ -48,11 +48,11 @@ USUAL = {M_TRIM_THRESHOLD: 64 << 20, M_MMAP_THRESHOLD: 32 << 20}
 NEVER = 1 << 30  # bytes
 
 
-class Linear:
-    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers with the same input become one product.
+class Linear(nn.Module):
+    """activation(x Wᵀ + b); several layers with the same input become one product.
 
-    x, (T, in), must have the dtype of the weights. The result, (T, out), has it too; with a residual it has that of the
-    residual, so that the residual stream stays float32.
+    It takes the place of nn.Linear. `forward` is `prepare`, which casts x (T, in), and `multiply`, whose result
+    (T, out) has the dtype of the weights.
     """
 
     description = "F.linear"
@@ -60,40 +60,52 @@ class Linear:
     def __init__(
         self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
     ) -> None:
+        super().__init__()
         weight, bias = joined(layers)
-        self.weight, self.bias = weight.to(device, dtype), bias.to(device, dtype)  # (out, in), (out)
+        self.weight = weight.detach().to(device, dtype)  # (out, in)
+        self.bias = None if bias is None else bias.detach().to(device, dtype)  # (out)
+        self.dtype = dtype
         self.activation = activation
 
     def prepare(self, x: Tensor) -> Any:
-        """x (T, in) in the form that the product takes: here the dtype of the weights, in int8.py int8."""
-        return x.to(self.bias.dtype)
+        """Return x (T, in) in the form that `multiply` takes: here in the dtype of the weights, in int8.py as int8."""
+        return x.to(self.dtype)
 
-    def part(self, first: int, last: int) -> Self:
-        """The outputs from `first` to `last` as a layer of its own, which shares the weights."""
-        layer = copy.copy(self)
-        layer.weight, layer.bias = self.weight[first:last], self.bias[first:last]
-        return layer
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def multiply(self, x: Any) -> Tensor:
         """(T, in) -> (T, out)."""
         y = F.linear(x, self.weight, self.bias)
-        if self.activation is not None:
-            y = ACTIVATION[self.activation](y)
-        return y if residual is None else residual + y
+        return y if self.activation is None else ACTIVATION[self.activation](y)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, in) -> (T, out)."""
+        return self.multiply(self.prepare(x))
+
+    def part(self, first: int, last: int) -> Self:
+        """Return the outputs from `first` to `last` as a layer that shares the weights."""
+        layer = copy.copy(self)
+        layer.weight = self.weight[first:last]
+        layer.bias = None if self.bias is None else self.bias[first:last]
+        return layer
 
 
-def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
-    """The weights of all layers as one matrix, and their biases; those of a single layer without a copy."""
+def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of layers with the same input as one matrix, and their biases; a single layer's uncopied.
+
+    Either all of the layers have a bias or none has.
+    """
     if len(layers) == 1:
-        return layers[0].weight.detach(), layers[0].bias.detach()
-    return torch.cat([layer.weight.detach() for layer in layers]), torch.cat([layer.bias.detach() for layer in layers])
+        return layers[0].weight, layers[0].bias
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    return torch.cat(weights), torch.cat(biases) if biases else None
 
 
-def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear layer with these weights; it allocates no memory and draws no random numbers."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = nn.Parameter(weight, requires_grad=False), nn.Parameter(bias, requires_grad=False)
-    return layer
+def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a linear layer with these weights; it allocates no memory and draws no random numbers."""
+    layer: Any = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return cast(nn.Linear, layer)
 
 
 BEFORE: list[str] = []  # torch's setting before the first `onednn_allowed`, once for each block that is active
@@ -121,7 +133,7 @@ def onednn_allowed() -> Iterator[None]:
 
 
 class PackedLinear(Linear):
-    """The same by oneDNN with packed weights; its kernel adds the activation, or a residual of the same dtype."""
+    """The same by oneDNN with packed weights; its kernel applies the activation."""
 
     description = "packed oneDNN"
 
@@ -132,15 +144,13 @@ class PackedLinear(Linear):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, REORDERED_FOR)
         self.attribute, self.algorithm = ONEDNN_ACTIVATION.get(activation) or ONEDNN_ACTIVATION[None]
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def multiply(self, x: Any) -> Tensor:
         """(T, in) -> (T, out)."""
         operator = torch.ops.mkldnn._linear_pointwise
-        if residual is not None and residual.dtype == x.dtype:
-            return cast(Tensor, operator.binary(x, residual, self.weight, self.bias, "add"))
         y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
-        if self.activation and self.activation not in ONEDNN_ACTIVATION:
-            y = ACTIVATION[self.activation](y)
-        return y if residual is None else residual + y
+        if self.activation is None or self.activation in ONEDNN_ACTIVATION:  # the kernel has applied it
+            return y
+        return ACTIVATION[self.activation](y)
 
 
 class GeluLinear(Linear):
@@ -151,10 +161,10 @@ class GeluLinear(Linear):
 
     description = "F.linear with GELU"
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def multiply(self, x: Any) -> Tensor:
         """(T, in) -> (T, out)."""
-        if ONEDNN_ACTIVATION.get(self.activation, ("", ""))[0] != "gelu":
-            return super().__call__(x, residual)
+        if self.bias is None or ONEDNN_ACTIVATION.get(self.activation, ("", ""))[0] != "gelu":
+            return super().multiply(x)
         return torch._addmm_activation(self.bias, x, self.weight.T, use_gelu=True)
 
 
@@ -175,10 +185,11 @@ def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
 def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> bool:
     """True if this build of torch has the kernel and it agrees with a float64 product within MAX_ERROR.
 
-    It tries a plain product, every activation and a residual, with a number of tokens that is no multiple of a block.
+    It tries a plain product, one without bias, and every activation, with a number of tokens that is no multiple of a
+    block.
     """
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
-    x, residual = torch.randn(67, 256, generator=random), torch.randn(67, 320, generator=random)
+    x = torch.randn(67, 256, generator=random)
     layer = linear_of(torch.randn(320, 256, generator=random) / 16, torch.randn(320, generator=random))
     with torch.inference_mode():
         exact = x.double() @ layer.weight.double().T + layer.bias.double()
@@ -190,8 +201,8 @@ def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> 
                 )
                 for name in ONEDNN_ACTIVATION
             ]
-            y = kernel([layer], dtype, device)(x.to(device, dtype), residual.to(device))
-            errors.append(relative_error(y.cpu(), exact + residual))
+            y = kernel([linear_of(layer.weight, None)], dtype, device)(x.to(device, dtype))
+            errors.append(relative_error(y.cpu(), exact - layer.bias.double()))
         except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or with other arguments
             return False
     return max(errors) <= MAX_ERROR[dtype]

@@ -8,10 +8,10 @@ length are neighbours and form a group (B, S, D) that needs no mask.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise, repeat, takewhile
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -89,10 +89,13 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 @dataclass
 class Packed:
-    """Texts one after the other, those of equal length next to each other."""
+    """Texts one after the other, those of equal length next to each other: the layout of fast inference (model.Layout).
+
+    first_only: the output of the last layer is needed only for the first token of each text.
+    """
 
     ids: Tensor  # (T)
-    positions: Tensor  # (T), from 0 at each [CLS]; where padding has no position, from 1, and 0 for padding
+    positions: Tensor  # (T): rows of the table of positions
     bounds: Tensor  # (B + 1) int32: text b is in the rows bounds[b] to bounds[b + 1]
     first: Tensor  # (B): the row of the [CLS] of each text, or of its token at `places`
     longest: int  # tokens of the longest text
@@ -100,10 +103,20 @@ class Packed:
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
     cells: Tensor  # (T): text · longest + column, for `pad`; empty on a CPU
     extra: int = 0  # rows after the first tokens of the B texts that round up their number
+    first_only: bool = False
+    is_last: bool = False  # whether this is the layout of the last layer
+
+    def last(self) -> Self:
+        """Return the layout for the last layer."""
+        return replace(self, is_last=True)
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return the rows of x whose output is needed: (T,D) -> (T,D), or in the last layer (B + extra,D)."""
+        return self.first_tokens(x) if self.is_last and self.first_only else x
 
     def first_tokens(self, x: Tensor) -> Tensor:
         """(T,D) -> (B + extra,D): the [CLS] of each text, or its token at `places`, and the extra rows."""
-        return x[F.pad(self.first, (0, self.extra))]
+        return x[F.pad(self.first, (0, self.extra)) if self.extra else self.first]
 
     def by_group(self, x: Tensor) -> list[Tensor]:
         """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""
@@ -128,11 +141,14 @@ def pack(
     second: Sequence[int] | None = None,
     padding_id: int | None = None,
     places: Sequence[int] = (),
+    first_position: int = 0,
+    first_only: bool = False,
 ) -> Packed:
     """Pack texts that are sorted by their number of tokens.
 
     second: where the second text of each pair begins; rows after these have segment 0. padding_id: an id that has no
-    position. places: the token of each text that stands for its first; of rows after these it is the first.
+    position. places: the token of each text that is read as its first; of rows after these it is the first.
+    first_position: the row of the table of positions for the first token. first_only: see Packed.
     """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
     bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
@@ -148,17 +164,17 @@ def pack(
     if second is not None:
         starts = np.append(second, lengths[len(second) :])  # (B)
         segments = torch.from_numpy((columns >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
-    positions = columns
+    positions = columns + first_position
     if padding_id is not None:  # the number of each real token among those of its text
         real = ids != padding_id
         counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
-        positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0)
+        positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0) + first_position - 1
     longest, first = int(lengths.max()), bounds[:-1].copy()  # (B)
     first[: len(places)] += np.asarray(places, np.int64)
     cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * longest, lengths)  # (T)
     arrays = (torch.from_numpy(array) for array in (ids, positions, bounds.astype(np.int32), first, cells))
     ids, positions, bounds, first, cells, segments = move((*arrays, segments), device)
-    return Packed(ids, positions, bounds, first, longest, segments, groups, cells, extra)
+    return Packed(ids, positions, bounds, first, longest, segments, groups, cells, extra, first_only)
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:

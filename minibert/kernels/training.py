@@ -1,51 +1,82 @@
-"""Faster functions for a training step that differ only in rounding: what `Quick` computes in place of torch's own.
+"""Faster parts for a training step, which differ from those of model.py only in rounding: with_parts(model, QUICK).
 
     linear     x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
     dropout    from 16 random bits for each number; also inside attention
     attention  without dropout in float32, where autocast would compute in bfloat16
 
-The readable step, which is bit for bit that of transformers, does without. `Quick` replaces torch's functions while it
-is active, so that the modules of model.py and the task heads need no second version.
+The readable step, which is bit for bit that of transformers, does without.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 
-from minibert.kernels.matmul import MAX_ERROR, is_x86, onednn_allowed, relative_error
+from minibert.kernels.matmul import MAX_ERROR, is_x86, joined, onednn_allowed, relative_error
+from minibert.model import SelfAttention
+from minibert.pretraining_heads import Decoder
+from minibert.utils.device import without_cudnn
 
 INT16_VALUES = 1 << 16
 DROPOUT_FROM = 4096  # numbers: for fewer, torch's own dropout is as fast
 
 
-class Quick(TorchFunctionMode):
-    """Inside, linear layers, dropout and attention on the CPU are computed as this module says."""
+class QuickLinear(nn.Linear):
+    """x Wᵀ + b by `product`."""
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Called in place of each function of torch; the mode is off inside."""
-        named = kwargs or {}
-        if func is F.linear and args[0].is_cpu and not torch.is_autocast_enabled("cpu") and onednn_is_float32():
-            return linear(*args, **named)
-        if func is F.dropout and named["training"] and drops(args[0], named["p"]):  # torch names all but the first
-            return dropout(args[0], named["p"])
-        if func is F.scaled_dot_product_attention and drops(args[0], named.get("dropout_p", 0.0)):
-            query, key, value = args
-            return attention(query, key, value, named.get("attn_mask"), named["dropout_p"])
-        if func is F.scaled_dot_product_attention and args[0].is_cpu and torch.is_autocast_enabled("cpu"):
-            with torch.autocast("cpu", enabled=False):  # the gradient in bfloat16 takes two to four times as long
-                return func(*(x.float() for x in args), **named)
-        return func(*args, **named)
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return product(x, self.weight, self.bias)
+
+
+class QuickDecoder(Decoder):
+    """x Eᵀ + b by `product`."""
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """(..., D), (V,D) -> (..., V)."""
+        return product(x, embedding if self.weight is None else self.weight, self.bias)
+
+
+class QuickAttention(SelfAttention):
+    """Multi-head attention whose queries, keys and values are one product, or two in the last layer."""
+
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, (T,D) or (N,D), and the keys and values of all, (T,D) each."""
+        if wanted is x:
+            query, key, value = product(x, *joined([self.query, self.key, self.value])).chunk(3, dim=-1)
+        else:
+            query = self.query(wanted)
+            key, value = product(x, *joined([self.key, self.value])).chunk(2, dim=-1)
+        return query, key, value
+
+
+class QuickDropout(nn.Dropout):
+    """Dropout from 16 random bits per number, where that is possible and worthwhile."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(...) -> (...)."""
+        return dropout(x, self.p) if self.training and drops(x, self.p) else super().forward(x)
+
+
+QUICK: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: QuickLinear,
+    nn.Dropout: QuickDropout,
+    Decoder: QuickDecoder,
+    SelfAttention: QuickAttention,
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Linear layers: y = x Wᵀ + b, dx = dy W, dW = dyᵀ x, db = Σ dy
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x Wᵀ + b, by oneDNN on a CPU where that computes in float32, else by torch."""
+    if x.is_cpu and not torch.is_autocast_enabled("cpu") and onednn_is_float32():
+        return linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -126,6 +157,17 @@ def draw(shape: torch.Size, p: float) -> Tensor:
 def dropout(x: Tensor, p: float) -> Tensor:
     """x with each number dropped with probability p, the others divided by 1 - p."""
     return x * draw(x.shape, p).to(x.dtype).mul_(INT16_VALUES / (INT16_VALUES - threshold(p)))
+
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+    """Return dropout(softmax(Q Kᵀ / √W)) V, (B,H,S,W), by the fastest kernel; mask: see `attention`."""
+    if drops(query, p):
+        return attention(query, key, value, mask, p)
+    if query.is_cpu and torch.is_autocast_enabled("cpu"):  # the gradient in bfloat16 takes two to four times as long
+        with torch.autocast("cpu", enabled=False):
+            return fused_attention(query.float(), key.float(), value.float(), mask, p)
+    with without_cudnn():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from minibert.checkpoints.hub import find_masked_lm
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
-from minibert.kernels.training import Quick
+from minibert.kernels.parts import with_parts
+from minibert.kernels.training import QUICK
 from minibert.model import EncoderOutput
 from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.texts import as_texts
@@ -73,6 +74,7 @@ class Scorer:
         if not loaded.head_is_trained:
             raise ValueError("the head 'masked-lm' was never trained, so its scores would mean nothing; train it first")
         self.model, self.tokenizer = loaded, tokenizer
+        self.quick = with_parts(loaded, QUICK)  # its task head
         self.engine = Engine(loaded.encoder, self.recipe.precision, keep_encoder=loaded is model)
 
     def __call__(self, texts: object, first_row: int = 0) -> list[Score]:
@@ -122,8 +124,7 @@ class Scorer:
         size = max(1, LOGITS // self.model.config.vocab_size // TEXT_BUCKET) * TEXT_BUCKET
         found: list[float] = []
         for part, right in zip(torch.split(x, size), torch.split(labels, size), strict=True):
-            with Quick():
-                logits = self.model.predict_tokens(EncoderOutput(part)).float()  # (n,D) -> (n,V)
+            logits = self.quick.predict_tokens(EncoderOutput(part)).float()  # (n,D) -> (n,V)
             found += (-F.cross_entropy(logits, right, reduction="none")).tolist()
         return found[: len(places)]
 

@@ -113,6 +113,7 @@ class Checkpointer:
             write_text_atomically(self.folder / RUN_CONFIG, json.dumps(marked, indent=1) + "\n")
             return
         before.pop("minibert", None)
+        before.pop("shard", None)  # a setting of the version before
         differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if differs:
             changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
@@ -170,10 +171,10 @@ class Checkpointer:
         """Restore one state. Raises KeyError, before anything changes, if a tensor is missing."""
         weights, state = dict[nn.Parameter, Tensor](), dict[Any, dict[str, Tensor]]()
         for name, parameter in trained(model):
-            weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
+            weights[parameter] = tensors[f"weight {name}"]
             if f"step {name}" in tensors:
                 state[parameter] = {
-                    kind: self.context.shard(tensors[f"{kind} {name}"].to(parameter.device, copy=True), parameter)
+                    kind: tensors[f"{kind} {name}"].to(parameter.device, copy=True)
                     for kind in ("exp_avg", "exp_avg_sq")
                 }
                 counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
@@ -188,9 +189,9 @@ class Checkpointer:
         progress.flush_losses()  # no state is saved after a loss that is not finite
         tensors = self.context.random_states(device_of(model))
         for name, parameter in trained(model):
-            tensors[f"weight {name}"] = self.context.gather(parameter.detach())
+            tensors[f"weight {name}"] = parameter.detach()
             for kind, value in optimizer.state.get(parameter, {}).items():
-                tensors[f"{kind} {name}"] = self.context.gather(value)
+                tensors[f"{kind} {name}"] = value
 
         path = self.folder / f"state-{progress.step:08d}.safetensors"
         stored = json.dumps(self.context.on_main(lambda: self.history.append(progress)))
@@ -226,7 +227,7 @@ class Checkpointer:
 
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
-        tensors = {name: self.context.gather(parameter.detach()) for name, parameter in trained(model)}
+        tensors = {name: parameter.detach() for name, parameter in trained(model)}
         self.write(self.folder / BEST, tensors, device_of(model))
 
     def load_best(self, model: nn.Module) -> None:

@@ -29,7 +29,6 @@ Besides the letters of model.py:
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,13 +38,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.kernels.training import Quick
 from minibert.losses import IGNORED, cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
@@ -191,8 +189,6 @@ class Distillation(MaskedLanguageModel):
         recomputed: dict[str, Any] = {
             "use_reentrant": False,
             "preserve_rng_state": False,
-            # The backward pass, which is outside of Quick, recomputes as the forward pass computed.
-            "context_fn": noop_context_fn if self.settings.exact else lambda: (nullcontext(), Quick()),
         }
         parts = [
             checkpoint(self.sums, student, *rows, **recomputed)

@@ -8,9 +8,7 @@ have different numbers of them, so the mean of the ranks' means would be wrong. 
 
     loss of a rank = sum over its texts or tokens · ranks / number on all ranks
 
-The factor `ranks` cancels the mean over ranks that DistributedDataParallel takes. With shard="full" no rank holds the
-whole model: fully_shard shards weights, gradients and moments, and gathers those of a layer while it is computed (Zhao
-et al. 2023; ZeRO, Rajbhandari et al. 2020).
+The factor `ranks` cancels the mean over ranks that DistributedDataParallel takes.
 
 Rank 0, the main process, writes files, draws the progress bar and evaluates; the others wait for its results. Without
 torchrun every method of the context is the identity, and no process group is started.
@@ -23,21 +21,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minibert.model import Layer
-from minibert.train.packed import PACKED_STEP, FunctionModule, with_cast_weights
+from minibert.train.packed import FunctionModule
 from minibert.utils.device import choose_device
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
 Result = TypeVar("Result")
-Model = TypeVar("Model", bound=nn.Module)
 
 
 class DistributedContext:
@@ -46,8 +41,7 @@ class DistributedContext:
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self.is_main = rank == 0  # this process writes and prints
-        self.module: Any = None  # the model wrapped by DistributedDataParallel or fully_shard
-        self.sharded = False
+        self.module: Any = None  # the model wrapped by DistributedDataParallel
 
     def start(self, device: str) -> str:
         """Join the process group; returns this rank's device: the CPU, or a GPU of its own whatever GPU is named."""
@@ -67,23 +61,11 @@ class DistributedContext:
         if self.size > 1:
             torch.manual_seed((seed * 1_000_003 + self.rank) % 2**63)
 
-    def wrap(self, model: nn.Module, shard: str) -> None:
-        """Wrap the model by DistributedDataParallel, or by fully_shard layer by layer; the optimizer comes after it."""
-        self.sharded = self.size > 1 and shard == "full"
-        if self.size > 1 and not self.sharded:
+    def wrap(self, model: nn.Module) -> None:
+        """Wrap the model by DistributedDataParallel."""
+        if self.size > 1:
             # It waits for the gradient of each parameter that is not frozen: only a loss that is left out has none.
             self.module = nn.parallel.DistributedDataParallel(FunctionModule(model))
-        elif self.sharded:
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-            self.module = FunctionModule(model)
-            mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
-            for layer in [module for module in model.modules() if isinstance(module, Layer)]:
-                setattr(layer, PACKED_STEP, partial(sharded_step, layer))
-                fully_shard(layer, mesh=mesh)
-                register_fsdp_forward_method(layer, PACKED_STEP)
-            fully_shard(self.module, mesh=mesh)
 
     # A step
 
@@ -94,9 +76,7 @@ class DistributedContext:
     @contextmanager
     def no_sync(self, unless: bool) -> Iterator[None]:
         """Do not sum the gradients of this backward pass, unless it is the last of a step; around the forward too."""
-        if self.sharded:
-            self.module.set_requires_gradient_sync(unless)
-        if unless or self.sharded or self.size == 1:
+        if unless or self.size == 1:
             yield
         else:
             with self.module.no_sync():
@@ -113,11 +93,6 @@ class DistributedContext:
         if self.size > 1:
             dist.all_reduce(values)
         return values
-
-    def clip(self, model: nn.Module, maximum: float) -> Tensor:
-        """Scale the gradients down to this norm if theirs is larger; returns the norm that they had, ()."""
-        norm: Any = nn.utils.clip_grad_norm_(model.parameters(), maximum)
-        return cast(Tensor, norm.full_tensor() if self.sharded else norm)
 
     # Results that all ranks share
 
@@ -136,21 +111,6 @@ class DistributedContext:
         return cast(Result, result[0])
 
     # Checkpoints
-
-    def gather(self, tensor: Tensor) -> Tensor:
-        """A sharded tensor as a whole, on the CPU of the main process; empty on the others, which do not write it."""
-        if not hasattr(tensor, "full_tensor"):
-            return tensor
-        whole: Tensor = tensor.full_tensor()
-        return whole.cpu() if self.is_main else whole.new_empty(0)
-
-    def shard(self, tensor: Tensor, like: Any) -> Tensor:
-        """This rank's shard of a whole tensor, sharded as `like` is."""
-        if not self.sharded:
-            return tensor
-        from torch.distributed.tensor import distribute_tensor
-
-        return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
     def random_states(self, device: torch.device) -> dict[str, Tensor]:
         """The states of torch's generators of the CPU and of the model's device, by name; those of another rank than
@@ -175,19 +135,6 @@ class DistributedContext:
         if device.type != "cpu":
             torch.get_device_module(device).set_rng_state(states[f"random {device.type}{suffix}"], *indexed(device))
 
-    def unwrap(self, model: Model, new_model: Callable[[], Model]) -> Model:
-        """The model as a single process has it: itself, or in place of a sharded one a new model with its weights.
-
-        The random state stays as it is. The new model is in eval mode.
-        """
-        if not self.sharded:
-            return model
-        with torch.random.fork_rng():
-            whole = new_model().eval()
-        for parameter, shard in zip(whole.parameters(), model.parameters(), strict=True):
-            parameter.data.copy_(cast(Any, shard).full_tensor())
-        return whole
-
 
 def indexed(device: torch.device) -> list[torch.device]:
     """The argument that names this device; MPS, of which there is one, takes none."""
@@ -195,11 +142,6 @@ def indexed(device: torch.device) -> list[torch.device]:
 
 
 SINGLE_PROCESS = DistributedContext()
-
-
-def sharded_step(layer: nn.Module, *args: Any) -> Tensor:
-    """The step of a layer whose weights have been fetched."""
-    return with_cast_weights(layer)(*args)
 
 
 def context() -> DistributedContext:
@@ -211,14 +153,9 @@ def context() -> DistributedContext:
     return DistributedContext(rank, size, int(os.environ.get("LOCAL_RANK", rank)))
 
 
-def check(batch_size: int, shard: str) -> None:
-    """Raise ValueError for a batch that the ranks cannot share evenly, and for sharding in a single process."""
+def check(batch_size: int) -> None:
+    """Raise ValueError for a batch that the ranks cannot share evenly."""
     ranks = context().size
-    if shard == "full" and ranks == 1:
-        raise ValueError(
-            "shard is 'full', which shards a model over several processes, and there is one; start them: "
-            "torchrun --nproc-per-node 2 -m minibert ..."
-        )
     if batch_size % ranks:
         raise ValueError(
             f"batch_size is {batch_size}, the size of the whole batch, which {ranks} processes share evenly; choose a "

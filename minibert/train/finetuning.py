@@ -72,7 +72,7 @@ class FinetuneRun(Run):
     @classmethod
     def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
         """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
-        distributed.check(settings.batch_size, settings.shard)
+        distributed.check(settings.batch_size)
         task = task.resolve(data)
         labels = task.labels_of(data)
         by_label = weights = None

@@ -28,7 +28,8 @@ from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
-from minibert.kernels.training import Quick
+from minibert.kernels.parts import with_parts
+from minibert.kernels.training import QUICK
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
@@ -214,18 +215,17 @@ def one_step(
     Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
     """
     device = next(model.parameters()).device
-    quick = device.type == "cpu" and not settings.exact
     totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
     sizes = [sizes_of(part, loss_of) for part in parts]
     ours = torch.tensor([[one[over] for one in sizes] for over in sizes[0]], dtype=torch.float64).sum(dim=1)
     whole = dict(zip(sizes[0], context.sum(ours).tolist(), strict=True))
     # Where no rank has a label, that loss is left out, and its own parameters, such as the decoder, have no gradient.
-    all_used = context.sharded or all(whole.values())
+    all_used = all(whole.values())
     for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
         shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
-        with Quick() if quick else nullcontext(), context.no_sync(unless=all_used and number == len(parts)):
+        with context.no_sync(unless=all_used and number == len(parts)):
             losses = context.forward(model, part_losses, part, shares, loss_of, settings)
             if losses["loss"].requires_grad:
                 (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -233,7 +233,7 @@ def one_step(
     if not all_used:
         context.sum_gradients(model)
     totals = dict(zip(totals, context.sum(torch.stack(list(totals.values()))), strict=True))
-    totals["loss"] = totals["loss"] + 0 * context.clip(model, settings.clip)
+    totals["loss"] = totals["loss"] + 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
     if device.type == "cpu":
         finite(float(totals["loss"]), parts, step)
     optimizer.step()
@@ -255,11 +255,14 @@ def train(
 ) -> Progress:
     """Train the model in place, from the given `progress` and `optimizer` on; leaves it in eval mode.
 
+    Unless settings.exact, a copy with faster parts, which shares the parameters, computes the steps.
     loss_of: packed_loss, readable_loss or another function of model and batch. after_step, after_epoch: called with the
     progress; after an epoch the model is in eval mode. before_stop: called with it after the step in which Ctrl-C or
-    SIGTERM arrived at any rank. context: the ranks by which the model was wrapped; `batches` gives each its rows.
+    SIGTERM arrived at any rank. context: the ranks that share each step; `batches` gives each its rows.
     Raises NotFiniteError, with step and rows, for a loss that is not finite; KeyboardInterrupt after before_stop.
     """
+    computed = model if settings.exact else with_parts(model, QUICK)
+    context.wrap(computed)
     flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
     progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
@@ -267,11 +270,11 @@ def train(
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
         while progress.epoch < settings.epochs:
-            set_train_mode(model)
+            set_train_mode(computed)
             in_order = prepared(batches.epoch_batches(progress.epoch, progress.batch))
             while parts := list(islice(in_order, settings.accumulate)):
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
-                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)
+                losses = one_step(computed, parts, optimizer, loss_of, settings, progress.step + 1, context)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
                 counts = context.sum(torch.tensor([sum(part.tokens for part in parts), len(signals)]))
                 progress.tokens += int(counts[0])
@@ -286,7 +289,7 @@ def train(
                     raise KeyboardInterrupt
             progress.flush_losses()
             progress.epoch, progress.batch = progress.epoch + 1, 0
-            model.eval()
+            computed.eval()
             after_epoch(progress)
     optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module

@@ -6,7 +6,7 @@ of similar length. In the last layer everything except keys and values is comput
 head reads: the first of each text, or those that have a label. All of it is exact: what is left out never reaches the
 loss.
 
-Everything is computed with the model's own modules, in the order of model.py. More letters:
+The encoder itself computes it (model.Encoder.through_layers), with this layout and this attention. More letters:
 
     T  tokens of all texts in the batch        N  tokens that the task head reads
 
@@ -16,9 +16,9 @@ texts, dropout must be applied, and the gradient needs the modules themselves.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -27,17 +27,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from minibert.heads import Head
+from minibert.kernels.training import fused_attention
 from minibert.losses import IGNORED
-from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
+from minibert.model import Embeddings, Encoder, EncoderOutput
 from minibert.train.batches import Batch
-from minibert.utils.device import move, without_cudnn
+from minibert.utils.device import move
 
 GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a GPU one group has them all
 # On a CPU oneDNN, which multiplies bfloat16, caches megabytes of kernels for each number of rows, and no two batches
 # have the same T. Rows of zeros round it up to a number with few significant binary digits, unless T is small.
 PADDED_FROM, SIGNIFICANT_DIGITS = 256, 5
-CAST_ONE_BY_ONE = ("cpu", "mps")  # devices with_cast_weights leaves to autocast
-PACKED_STEP = "packed_step"  # the name of layer_step as a method of a layer whose weights are sharded
+CAST_ONE_BY_ONE = ("cpu", "mps")  # devices on which casting is left to autocast
 
 # A function that computes the output of a model for a batch, including its loss.
 OutputFunction = Callable[[Head, Batch], Any]
@@ -50,6 +50,7 @@ class Group:
     rows: int
     width: int
     cells: Tensor | None = None  # (n): row · width + column of each token; None: the tokens fill the rows
+    tokens_at: Tensor | None = None  # (rows · width): the token in each cell; in padding token 0, which is masked
     mask: Tensor | None = None  # (rows,1,1,width), True for a token; None: no padding
 
     @classmethod
@@ -59,7 +60,9 @@ class Group:
         real = torch.arange(width) < lengths[:, None]
         if bool(real.all()):
             return cls(len(lengths), width)
-        return cls(len(lengths), width, real.flatten().nonzero().squeeze(1), real[:, None, None])
+        cells = real.flatten().nonzero().squeeze(1)
+        tokens_at = torch.zeros(real.numel(), dtype=torch.int64).index_copy(0, cells, torch.arange(len(cells)))
+        return cls(len(lengths), width, cells, tokens_at, real[:, None, None])
 
     @property
     def tokens(self) -> int:
@@ -67,9 +70,10 @@ class Group:
         return self.rows * self.width if self.cells is None else len(self.cells)
 
     def pad(self, x: Tensor) -> Tensor:
-        """(n, ...) -> (rows, width, ...), zeros for padding."""
-        shape = self.rows * self.width, *x.shape[1:]
-        x = x if self.cells is None else x.new_zeros(shape).index_copy(0, self.cells, x)
+        """(n, ...) -> (rows, width, ...); padding has the numbers of token 0."""
+        if self.cells is not None:
+            # torch leaves Function.apply untyped.
+            x = Pad.apply(x, self.tokens_at, self.cells)  # type: ignore[no-untyped-call]
         return x.view(self.rows, self.width, *x.shape[1:])
 
     def unpad(self, x: Tensor) -> Tensor:
@@ -77,22 +81,45 @@ class Group:
         return x.flatten(0, 1) if self.cells is None else x.flatten(0, 1).index_select(0, self.cells)
 
 
-Queries = tuple[Tensor, list[Group]] | None  # (N): which of the T tokens are read, and their groups; None: all
+class Pad(torch.autograd.Function):
+    """A cell for each token and for padding, whose gradient is 0, since no token attends to it: one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tokens_at: Tensor, cells: Tensor) -> Tensor:
+        """(n, ...) -> (rows · width, ...)."""
+        ctx.save_for_backward(cells)
+        return x.index_select(0, tokens_at) if len(x) else x.new_zeros(len(tokens_at), *x.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """(rows · width, ...) -> (n, ...)."""
+        return gradients[0].index_select(0, *ctx.saved_tensors), None, None
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """The tokens of a batch without padding, group by group, rows of similar length in the same group.
+    """The tokens of a batch without padding, group by group, rows of similar length in the same group (model.Layout).
 
-    It is built on the CPU, where its parts are known without waiting for a GPU, and then moved at once.
+    It is built on the CPU, where its parts are known without waiting for a GPU, and then moved at once. On a CPU a few
+    tokens of padding follow, see PADDED_FROM.
     """
 
     ids: Tensor  # (T), and so are positions and segments
     positions: Tensor
     segments: Tensor
     groups: list[Group]
-    queries: Queries
-    order: Tensor  # (N): which of the tokens that are read is the first of the batch, the second, ...
+    read: Tensor | None  # (N): which of the T tokens are read; None: all
+    read_groups: list[Group]  # of these tokens
+    order: Tensor  # which of the tokens that are read is the first of the batch, the second, ...
+    is_last: bool = False  # whether this is the layout of the last layer
+
+    def last(self) -> PackedBatch:
+        """Return the layout for the last layer."""
+        return replace(self, is_last=True)
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return the rows of x whose output is needed: (T,D) -> (T,D), or in the last layer (N,D)."""
+        return x.index_select(0, self.read) if self.is_last and self.read is not None else x
 
     @classmethod
     def of(
@@ -105,25 +132,37 @@ class PackedBatch:
         """
         real, ids = batch.attention_mask.bool(), batch.input_ids
         B, S = real.shape
+        on_cpu = embeddings.token.weight.is_cpu
         index = torch.arange(B * S)  # (T): row · S + column of each token
         if keep_padding:
+            lengths = torch.full((B,), S)
             groups = [Group(B, S, mask=None if bool(real.all()) else real[:, None, None])]
         else:
-            lengths = real.sum(dim=1)
-            longest_first = lengths.argsort(descending=True, stable=True)
+            lengths, longest_first = real.sum(dim=1).sort(descending=True, stable=True)
             index = index.view(B, S)[longest_first][real[longest_first]]
-            size = GROUP_ROWS if embeddings.token.weight.is_cpu else B
-            groups = [Group.of_lengths(part) for part in torch.split(lengths[longest_first], size)]
+            size = GROUP_ROWS if on_cpu else B
+            groups = [Group.of_lengths(part) for part in torch.split(lengths, size)]
         positions = embeddings.positions(ids).expand_as(ids)
-        rows = {"ids": ids, "positions": positions, "segments": batch.token_type_ids}
-        tokens = {name: x.flatten().index_select(0, index) for name, x in rows.items()}
+        values = {"ids": ids, "positions": positions, "segments": batch.token_type_ids}
+        tokens: dict[str, Any] = {name: x.flatten().index_select(0, index) for name, x in values.items()}
+        tokens = {name: padded(x) if on_cpu else x for name, x in tokens.items()}
         if wanted is None:
-            return cls(**tokens, groups=groups, queries=None, order=index.argsort())
+            return cls(**tokens, groups=groups, read=None, read_groups=groups, order=index.argsort())
         chosen = wanted.flatten().index_select(0, index)  # (T)
-        query_groups = [Group.of_lengths(group.sum(dim=1)) for group in pad_groups(chosen, groups)]
-        queries = chosen.nonzero().squeeze(1)
-        order = index.index_select(0, queries).argsort()
-        return cls(**tokens, groups=groups, queries=(queries, query_groups), order=order)
+        rows = torch.arange(B).repeat_interleave(lengths)  # (T): the row of each token, the longest rows first
+        counts = torch.zeros(B, dtype=torch.int64).index_add(0, rows, chosen.long())
+        read_groups = [Group.of_lengths(part) for part in torch.split(counts, [group.rows for group in groups])]
+        read = chosen.nonzero().squeeze(1)
+        order = index.index_select(0, read).argsort()
+        return cls(**tokens, groups=groups, read=padded(read) if on_cpu else read, read_groups=read_groups, order=order)
+
+
+def padded(x: Tensor) -> Tensor:
+    """Return x (T), after which zeros round up T: from T to 2 T there are only 16 numbers of rows."""
+    if len(x) < PADDED_FROM:
+        return x
+    bucket = 2 ** max(0, len(x).bit_length() - SIGNIFICANT_DIGITS)
+    return F.pad(x, (0, -len(x) % bucket))
 
 
 def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
@@ -181,60 +220,55 @@ def pooled(model: Head, first: Tensor) -> Tensor | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The forward pass, as in model.py
+# The forward pass of model.py with packed tokens
 
 
 def encode(encoder: Encoder, packed: PackedBatch) -> Tensor:
-    """The last states of the tokens that are read, (N,D), in the order of the batch."""
-    x = pad_to_bucket(embed(encoder.embeddings, packed))  # (T) -> (T,D)
-    steps = [step_of(layer) for layer in encoder.layers]
-    *lower, last = encoder.config.shared_layers
-    for number in lower:
-        x = steps[number](x, packed.groups, None)  # (T,D) -> (T,D)
-    x = steps[last](x, packed.groups, packed.queries)  # (T,D) -> (N,D)
+    """Return the last states of the tokens that are read, (N,D), in the order of the batch."""
+    device = encoder.device
+    if device.type in CAST_ONE_BY_ONE or not torch.is_autocast_enabled(device.type):
+        return last_states(encoder, packed)
+    weights = cast_weights(encoder, torch.get_autocast_dtype(device.type))
+    return cast(Tensor, functional_call(FunctionModule(encoder), weights, (last_states, packed)))
+
+
+def last_states(encoder: Encoder, packed: PackedBatch) -> Tensor:
+    """See `encode`."""
+    x = encoder.embeddings(packed.ids, packed.segments, positions=packed.positions)  # (T) -> (T,D)
+    [(x, _)] = deque(encoder.through_layers(x, packed, packed_attention), maxlen=1)  # (T,D) -> (N,D)
     return x.index_select(0, packed.order)
 
 
-def pad_to_bucket(x: Tensor) -> Tensor:
-    """On a CPU rows of zeros after x, (T,D) -> (T + few,D): from T to 2 T there are only 16 numbers of rows."""
-    if len(x) < PADDED_FROM or not x.is_cpu:
-        return x
-    bucket = 2 ** max(0, len(x).bit_length() - SIGNIFICANT_DIGITS)
-    return F.pad(x, (0, 0, 0, -len(x) % bucket))
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, dropout: nn.Dropout
+) -> tuple[Tensor, None]:
+    """Attention within each text, (H,T,W) -> (H,T,W), or from the tokens that are read, (H,N,W) -> (H,N,W)."""
+    p = dropout.p if dropout.training else 0.0
+    groups = packed.read_groups if packed.is_last else packed.groups
+    q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
+    queries, keys, values = pad_groups(q, groups), pad_groups(k, packed.groups), pad_groups(v, packed.groups)
+    contexts = []
+    for group, key_group, *heads in zip(groups, packed.groups, queries, keys, values, strict=True):
+        q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
+        context = fused_attention(q, k, v, key_group.mask, p)
+        contexts.append(group.unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
+    found = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+    more = query.shape[1] - len(found)  # the rows of padding after the tokens
+    return (F.pad(found, (0, 0, 0, 0, 0, more)) if more else found).transpose(0, 1), None
 
 
-def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
-    """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    x: Tensor = embeddings.token(packed.ids)  # (T) -> (T,D)
-    if embeddings.segment is not None:
-        x = x + embeddings.segment(packed.segments)
-    x = x + embeddings.position(packed.positions)
-    if embeddings.task is not None:
-        x = x + embeddings.task.weight[0]
-    x = embeddings.dropout(embeddings.norm(x))
-    return x if embeddings.embedding_projection is None else embeddings.embedding_projection(x)
-
-
-def step_of(layer: nn.Module) -> Callable[..., Tensor]:
-    """layer_step of this layer; if it is sharded, its own method, which first fetches the weights (distributed.py)."""
-    return getattr(layer, PACKED_STEP, None) or with_cast_weights(layer)
-
-
-def with_cast_weights(layer: nn.Module) -> Callable[..., Tensor]:
-    """layer_step of this layer; on a GPU under autocast with the present weights of its linear layers, cast together.
+def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the weights of the layers' linear layers in this dtype, cast by one kernel, by their names.
 
     Autocast casts each weight, and each gradient, by a kernel of its own; on a GPU the launches take longer than the
     work.
     """
-    device = next(layer.parameters()).device
-    if device.type in CAST_ONE_BY_ONE or not torch.is_autocast_enabled(device.type):
-        return partial(layer_step, cast(Layer, layer))
-    linear = [name for name, module in layer.named_modules() if isinstance(module, nn.Linear)]
-    weights = {name: weight for name, weight in layer.named_parameters() if name.rpartition(".")[0] in linear}
+    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    weights = {name: weight for name, weight in encoder.layers.named_parameters(prefix="layers")}
+    weights = {name: weight for name, weight in weights.items() if name.rpartition(".")[0] in linear}
     # torch leaves Function.apply untyped.
-    found = CastTogether.apply(torch.get_autocast_dtype(device.type), *weights.values())  # type: ignore[no-untyped-call]
-    named = {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
-    return lambda *given: cast(Tensor, functional_call(FunctionModule(layer), named, (layer_step, *given)))
+    found = CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
+    return {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
 
 
 class CastTogether(torch.autograd.Function):
@@ -242,69 +276,30 @@ class CastTogether(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """To this dtype."""
+        """Cast to this dtype."""
         ctx.dtype = tensors[0].dtype
         return cast_together(tensors, dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """To that of the tensors."""
+        """Cast to the dtype of the tensors."""
         return None, *cast_together(gradients, ctx.dtype)
 
 
 def cast_together(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Copies in this dtype, by one kernel."""
+    """Return copies in this dtype, made by one kernel."""
     copies = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
     torch._foreach_copy_(copies, tensors)
     return copies
 
 
 class FunctionModule(nn.Module):
-    """Functions of a model as a module: what functional_call, DistributedDataParallel and fully_shard work on."""
+    """Functions of a model as a module: what functional_call and DistributedDataParallel work on."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(model, ...)"""
+        """Return function(model, ...)."""
         return function(self.model, *args)
-
-
-def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:
-    """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
-    wanted, query_groups = x, groups
-    if queries is not None:
-        wanted, query_groups = pad_to_bucket(x.index_select(0, queries[0])), queries[1]  # (T,D) -> (N,D)
-    attended = attend(layer.attention, x, groups, wanted, query_groups)
-    x = layer.attention_norm(layer.attention_dropout(attended) + wanted)
-    x = layer.feed_forward_norm(layer.feed_forward_dropout(layer.feed_forward(x)) + x)
-    return x
-
-
-def attend(
-    attention: SelfAttention, x: Tensor, groups: Sequence[Group], wanted: Tensor, query_groups: Sequence[Group]
-) -> Tensor:
-    """Multi-head attention: keys and values of all tokens, queries of those wanted. See model.SelfAttention."""
-    if wanted is x:  # padded as one, which is fewer kernels
-        qkv = joined(x, attention.query, attention.key, attention.value)  # (T,3D)
-        padded = [part.chunk(3, dim=-1) for part in pad_groups(qkv, groups)]
-    else:
-        both = pad_groups(joined(x, attention.key, attention.value), groups)
-        queries = pad_groups(attention.query(wanted), query_groups)
-        padded = [(q, *kv.chunk(2, dim=-1)) for q, kv in zip(queries, both, strict=True)]
-    contexts = []
-    for parts, key_group, query_group in zip(padded, groups, query_groups, strict=True):
-        q, k, v = map(attention.split_heads, parts)  # (B,S,D) -> (B,H,S,W), B rows of the group
-        p = attention.dropout.p if attention.dropout.training else 0.0
-        with without_cudnn():
-            context = F.scaled_dot_product_attention(q, k, v, attn_mask=key_group.mask, dropout_p=p)
-        contexts.append(query_group.unpad(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
-    output: Tensor = attention.output(pad_to_bucket(torch.cat(contexts) if len(contexts) > 1 else contexts[0]))
-    return output
-
-
-def joined(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """Several linear layers with the same input as one product, their outputs side by side."""
-    weight = torch.cat([layer.weight for layer in layers])
-    return F.linear(x, weight, torch.cat([layer.bias for layer in layers]))

@@ -62,7 +62,7 @@ class PretrainRun(Run):
     @classmethod
     def of(cls, corpus: str | os.PathLike[str], settings: PretrainSettings) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
-        distributed.check(settings.batch_size, settings.shard)
+        distributed.check(settings.batch_size)
         new = settings.init is None
         if new == (settings.config is None) or (new and settings.tokenizer is None):
             raise ValueError(

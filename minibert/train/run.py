@@ -148,19 +148,16 @@ class Run(ABC):
         config = self.config  # once: it hashes the data and the weights
         with Checkpointer(folder, config, restart, context) as checkpointer, random_numbers:
             model = self.new_model().to(device)
-            context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
             save = partial(checkpointer.save, model=model, optimizer=optimizer)
             progress = checkpointer.resume(model, optimizer)
             tokens = progress.tokens
-            whole_model = partial(context.unwrap, model, lambda: self.new_model().to(device))
-            loss_of, evaluate = self.functions(whole_model())
+            loss_of, evaluate = self.functions(model)
 
             def evaluate_and_save(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
-                    whole = whole_model()
-                    progress.scores.append(more | context.on_main(lambda: evaluate(whole).figures))
+                    progress.scores.append(more | context.on_main(lambda: evaluate(model).figures))
                 if self.main and is_best(progress, self.main):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
@@ -178,7 +175,6 @@ class Run(ABC):
             how |= {"after_step": after_step, "before_stop": save}
             how |= {"after_epoch": evaluate_and_save} if self.main else {}
             train(model, self.batches(folder), settings, loss_of=loss_of, **how)
-            model = whole_model()
             if self.main:
                 checkpointer.load_best(model)
         model.tokenizer, model.head_is_trained = self.tokenizer, True

@@ -40,9 +40,6 @@ class TrainSettings:
     accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1, maximum=MILLION)
     seed: int = setting(0, "random seed of fresh weights, row order and dropout", minimum=0, maximum=2**32 - 1)
     precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
-    shard: str = setting(
-        "none", "{choices}: full shards the model over the processes of torchrun", choices=("none", "full")
-    )
     step: str = setting(
         "packed", "{choices}: without padding, or operation by operation as upstream", choices=("packed", "readable")
     )

@@ -5,7 +5,7 @@ In reading order:
     pooling       how the vectors of tokens become one
     recipe        which vector: pooling, layers, combination, precision, ...
     readable      the readable way: padded batches through model.py
-    engine        the fast way: model.py step for step without padding
+    engine        the fast way: the model without padding, with other parts
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer, with a cache
     parts         the parts of a large matrix on disk, which survive a kill

@@ -170,7 +170,7 @@ class Embedder:
     @property
     def width(self) -> int:
         """How many numbers a vector has. Raises ValueError if the model cannot follow this recipe."""
-        return self.recipe.fit_to(self.engine.config, self.engine.pooler is not None)[1]
+        return self.recipe.fit_to(self.engine.config, self.engine.encoder.pooler is not None)[1]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -187,7 +187,7 @@ class Embedder:
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
             "pooling": recipe.how,
-            "layers": list(recipe.fit_to(engine.config, engine.pooler is not None)[0]),
+            "layers": list(recipe.fit_to(engine.config, engine.encoder.pooler is not None)[0]),
             "combine": recipe.combine,
             "precision": f"int8, {VERSION}" if engine.precision == "int8" else f"torch.{engine.precision}",
             "long": recipe.long,

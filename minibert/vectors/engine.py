@@ -1,10 +1,10 @@
-"""The same forward pass without padding and with the matrix products at hardware speed; inference only.
+"""The forward pass of model.py without padding and with the matrix products at hardware speed; inference only.
 
-Beside model.py, step for step: the same order, the same names. One more letter:
+The encoder itself computes it (Encoder.through_layers), with other parts. One more letter:
 
     T  tokens of all texts in a packed batch
 
-In place of padded batches (B, S, D) the tokens of all texts stand one after the other, (T, D): to a linear layer or a
+In place of padded batches (B, S, D) the tokens of all texts follow one another, (T, D): to a linear layer or a
 LayerNorm every token is a row by itself. Only attention must know where a text begins and ends, kernels/packing.py.
 If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else only
 for the first token of each text.
@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert import model
-from minibert.config import Config
 from minibert.kernels import int8 as int8_kernels
 from minibert.kernels.attention import (
     BatchedAttention,
     PackedAttend,
+    by_heads,
     choose_attention,
     padded_attention,
     varlen_attention,
@@ -42,6 +40,7 @@ from minibert.kernels.attention import (
 from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of, reduced_float32
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
+from minibert.kernels.parts import with_parts
 from minibert.utils.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
 from minibert.utils.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
@@ -52,109 +51,114 @@ INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is bet
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The forward pass, as in model.py
+# The parts that take the place of those of model.py
 
 
-def float32(weight: Tensor, device: torch.device) -> Tensor:
-    """The weight in float32 on the device; not copied if it is already."""
-    return weight.detach().to(device, torch.float32)
+def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
+    """Return the weight in float32 on the device; not copied if it is already."""
+    return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
 
 
-def norm_of(source: nn.LayerNorm, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """LayerNorm in float32, (T,D) -> (T,D)."""
-    weight, bias = float32(source.weight, device), float32(source.bias, device)
-    return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=source.eps)
+def norm_of(source: nn.LayerNorm, device: torch.device) -> nn.LayerNorm:
+    """Return LayerNorm in float32."""
+    norm = nn.LayerNorm(source.normalized_shape, source.eps, bias=source.bias is not None, device="meta")
+    norm.weight = float32(source.weight, device)
+    norm.bias = None if source.bias is None else float32(source.bias, device)
+    return norm
 
 
-class Embeddings:
-    """x = LayerNorm(token + (segment + position + task 0)), the latter from one table. See model.Embeddings."""
+class JoinedAttention(model.SelfAttention):
+    """Multi-head attention whose queries, keys and values are fewer, larger products."""
 
-    def __init__(self, source: model.Embeddings, config: Config, kernels: Kernels) -> None:
-        device = kernels.device
-        # The quantization of int8 is far coarser than the rounding of bfloat16.
-        self.token = source.token.weight.detach().to(device, torch.bfloat16 if kernels.int8 else torch.float32)
-        first = config.first_position if config.padding_has_position else config.first_position - 1  # row of position 0
-        self.other = float32(source.position.weight[first:], device)
-        if source.task is not None:
-            self.other = self.other + float32(source.task.weight[0], device)
-        self.segment_step = 0  # rows of the table from a position in one segment to the same position in the next
-        if source.segment is not None:
-            self.segment_step = len(self.other)
-            self.other = torch.cat([self.other + segment for segment in float32(source.segment.weight, device)])
-        self.norm, self.dtype = norm_of(source.norm, device), kernels.dtype
-        own = source.embedding_projection
-        self.embedding_projection = None if own is None else kernels.linear([own])
+    joined: Linear | None  # all three in one launch; None on a CPU
+    queries: Linear
+    key_value: Linear
 
-    def __call__(self, packed: Packed) -> Tensor:
-        """(T) -> (T,D)."""
-        rows = packed.positions
-        if packed.segments is not None:
-            rows = rows + packed.segments * self.segment_step
-        x = self.norm(F.embedding(packed.ids, self.token) + F.embedding(rows, self.other))
-        return x if self.embedding_projection is None else self.embedding_projection(x.to(self.dtype)).float()
-
-
-class SelfAttention:
-    """Multi-head attention with its residual: Concat(heads) Wᴼ + x. See model.SelfAttention."""
-
-    def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
-        self.head_size, self.attend = source.head_size, kernels.attend
+    def join(self, source: model.SelfAttention, kernels: Kernels) -> None:
+        """Make the products from the linear layers of the model."""
         value, output = source.value, kernels.quantizations.get("output", Quantization())
         if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
-            c, weight, bias = (x.detach().to(kernels.device) for x in (output.smoothing, value.weight, value.bias))
-            value = linear_of(weight / c[:, None], bias / c)
-        self.joined: Linear | None = None
+            c = output.smoothing.to(kernels.device)
+            weight, bias = value.weight.detach().to(kernels.device), value.bias
+            value = linear_of(weight / c[:, None], None if bias is None else bias.detach().to(kernels.device) / c)
+        self.joined = None
         if kernels.device.type == "cpu":
-            self.query = kernels.linear([source.query], "attention")
+            self.queries = kernels.linear([source.query], "attention")
             self.key_value = kernels.linear([source.key, value], "attention")
-        else:  # one launch for all three
-            self.joined, D = kernels.linear([source.query, source.key, value]), source.query.out_features
-            self.query, self.key_value = self.joined.part(0, D), self.joined.part(D, 3 * D)
-        self.output = kernels.linear([source.output], "output")
-
-    def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
-        """Attention of the query tokens, all of x (T,D) or the first of each text (B,D), to the tokens of x."""
-        prepared = self.key_value.prepare(x)
-        if self.joined is not None and query_tokens is x:
-            query, key, value = self.joined(prepared).chunk(3, dim=-1)  # (T,D) -> (T,3D) -> (T,D) each
         else:
-            key, value = self.key_value(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
-            query = self.query(prepared if query_tokens is x else self.query.prepare(query_tokens))
-        q, k, v = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
-        context = self.attend(q, k, v, packed).flatten(1)  # (T,H,W) -> (T,D)
-        return self.output(self.output.prepare(context), residual=query_tokens)
+            D = source.query.out_features
+            self.joined = kernels.linear([source.query, source.key, value])
+            self.queries = self.joined.part(0, D)
+            self.key_value = self.joined.part(D, 3 * D)
+        del self.query, self.key, self.value
+
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, (T,D) or (B,D), and the keys and values of all, (T,D) each."""
+        prepared = self.key_value.prepare(x)
+        if self.joined is not None and wanted is x:
+            query, key, value = self.joined.multiply(prepared).chunk(3, dim=-1)  # (T,D) -> (T,3D) -> (T,D) each
+        else:
+            key, value = self.key_value.multiply(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
+            query = self.queries.multiply(prepared if wanted is x else self.queries.prepare(wanted))
+        return query, key, value
 
 
-class FeedForward:
-    """FFN(x) + x = activation(x W₁ + b₁) W₂ + b₂ + x. See model.FeedForward."""
+class ResidualInPlace(model.Residual):
+    """x + change, without dropout, in the memory of the change."""
 
-    def __init__(self, source: model.FeedForward, kernels: Kernels) -> None:
-        self.expand = kernels.linear([source.expand], "expand", activation=kernels.activation)
-        self.contract = kernels.linear([source.contract], "contract")
+    def forward(self, change: Tensor, x: Tensor) -> Tensor:
+        """(T,D), (T,D) -> (T,D), in the dtype of x."""
+        return change.add_(x) if change.dtype == x.dtype else change + x
 
-    def __call__(self, x: Tensor) -> Tensor:
+
+class FeedForwardInParts(model.FeedForward):
+    """The same for some tokens at a time, so that what is between its products stays in the caches."""
+
+    def forward(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,D)."""
-        expanded = self.expand(self.expand.prepare(x))  # (T,D) -> (T,F)
-        return self.contract(self.contract.prepare(expanded), residual=x)  # (T,F) -> (T,D)
-
-
-class Layer:
-    """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
-
-    def __init__(self, source: Any, kernels: Kernels) -> None:
-        self.attention = SelfAttention(source.attention, kernels)
-        self.attention_norm = norm_of(source.attention_norm, kernels.device)
-        self.feed_forward = FeedForward(source.feed_forward, kernels)
-        self.feed_forward_norm = norm_of(source.feed_forward_norm, kernels.device)
-        self.in_parts = bool(kernels.quantizations)
-
-    def __call__(self, x: Tensor, packed: Packed, first_only: bool = False) -> Tensor:
-        """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
-        query_tokens = packed.first_tokens(x) if first_only else x
-        x = self.attention_norm(self.attention(x, query_tokens, packed))
-        parts = torch.split(x, INT8_TOKENS) if self.in_parts else (x,)
-        done = [self.feed_forward_norm(self.feed_forward(part)) for part in parts]
+        done = [model.FeedForward.forward(self, part) for part in torch.split(x, INT8_TOKENS)]
         return torch.cat(done) if len(done) > 1 else done[0]
+
+
+def fast_layer(source: Any, kernels: Kernels) -> Any:
+    """Return the layer with the products of `kernels`, and its norms in float32."""
+    parts: dict[type[nn.Module], type[nn.Module]] = {
+        model.SelfAttention: JoinedAttention,
+        model.Residual: ResidualInPlace,
+    }
+    layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
+    layer.attention.join(source.attention, kernels)
+    for path, module in source.named_modules():
+        name = path.rpartition(".")[2]
+        if isinstance(module, nn.LayerNorm):
+            layer.set_submodule(path, norm_of(module, kernels.device))
+        elif isinstance(module, nn.Linear) and name not in ("query", "key", "value"):
+            activation = kernels.activation if name == "expand" else None
+            layer.set_submodule(path, kernels.linear([module], name, activation))
+        elif isinstance(module, nn.Dropout):
+            layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
+    layer.feed_forward.activation = nn.Identity()  # the product of `expand` applies it
+    return layer
+
+
+def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
+    """Return the embeddings in float32; with int8 the token table is bfloat16, which is far finer than int8."""
+    embeddings: Any = with_parts(source, {})
+    for name, module in source.named_children():
+        if isinstance(module, nn.Embedding):
+            rows, width = module.weight.shape
+            table = nn.Embedding(rows, width, padding_idx=module.padding_idx, device="meta")
+            table.weight = float32(module.weight, kernels.device)
+            embeddings.set_submodule(name, table)
+        elif isinstance(module, nn.LayerNorm):
+            embeddings.set_submodule(name, norm_of(module, kernels.device))
+        elif isinstance(module, nn.Linear):
+            embeddings.set_submodule(name, kernels.in_float32(module))
+        elif isinstance(module, nn.Dropout):
+            embeddings.set_submodule(name, nn.Identity())
+    if kernels.int8:
+        embeddings.token.weight = nn.Parameter(embeddings.token.weight.bfloat16(), requires_grad=False)
+    return embeddings
 
 
 @dataclass
@@ -164,22 +168,26 @@ class Kernels:
     device: torch.device
     dtype: torch.dtype  # of the inputs of matrix products
     product: type[Linear]
-    attend: PackedAttend
+    packed_attend: PackedAttend
     activation: str
     workspace: Workspace
     int8: bool = False
     quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
 
     def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
-        """Layers with the same input as one product."""
+        """Return layers with the same input as one product."""
         if product in self.quantizations:
             return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
 
+    def in_float32(self, layer: nn.Linear) -> Linear:
+        """Return a layer that is computed in float32 always: it has few tokens or a narrow input."""
+        return choose_linear(torch.float32, self.device)([layer], torch.float32, self.device)
+
     def __str__(self) -> str:
         names: dict[Any, str] = {varlen_attention: "one kernel for all lengths", padded_attention: "one padded kernel"}
-        attention = names.get(self.attend, "groups of equal length")
-        attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
+        attention = names.get(self.packed_attend, "groups of equal length")
+        attention += ", two products each" if isinstance(self.packed_attend, BatchedAttention) else ""
         return f"on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
@@ -219,23 +227,28 @@ class Engine:
         product = choose_linear(self.dtype, self.device)
         kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, workspace, int8)
         self.kernels = f"{precision} {kernels}"
-        self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
+        self.attend = by_heads(attend)
         self.padding_id = None if self.config.padding_has_position else self.config.pad_token_id
+        self.encoder = with_parts(encoder, {})
+        self.encoder.embeddings = fast_embeddings(encoder.embeddings, kernels)
+        if encoder.pooler is not None:
+            self.encoder.pooler = with_parts(encoder.pooler, {})
+            self.encoder.pooler.set_submodule("dense", kernels.in_float32(encoder.pooler.dense))
         found = Calibration({}, short_texts_tolerate_int8=True)
         if int8:
             found = self.calibrate(encoder, kernels, samples)
             self.kernels = f"{found}, {Int8Linear.description}; the others: {self.kernels}"
-        distinct, fallback = [], []
+        # For means of short texts that do not tolerate int8.
+        self.fallback = None if found.short_texts_tolerate_int8 else with_parts(self.encoder, {})
         for number, layer in enumerate(encoder.layers):
-            distinct.append(Layer(layer, replace(kernels, quantizations=found.of_layer(number))))
-            if not found.short_texts_tolerate_int8:
-                fallback.append(Layer(layer, kernels))
+            self.encoder.layers[number] = fast_layer(layer, replace(kernels, quantizations=found.of_layer(number)))
+            if self.fallback is not None:
+                self.fallback.layers[number] = fast_layer(layer, kernels)
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
-        self.layers = [distinct[number] for number in self.config.shared_layers]  # L, some of them the same
-        # For means of short texts that do not tolerate int8: L or none.
-        self.fallback_layers = [fallback[number] for number in self.config.shared_layers if fallback]
-        self.pooler = None if encoder.pooler is None else kernels.linear([encoder.pooler.dense])
+        for one in (self.encoder, self.fallback):
+            if one is not None:
+                one.eval()
 
     @torch.inference_mode()
     def calibrate(
@@ -251,12 +264,14 @@ class Engine:
         path = int8_kernels.cache_file(encoder, rows)
         found = int8_kernels.read_calibration(path, encoder)
         if found is None:
-            packed = pack(rows, self.device, None, self.padding_id)
-            x = self.embeddings(packed)
+            packed = self.pack(rows)
+            x = self.embed(packed)
             products, exact = int8_kernels.calibrate(encoder, x, packed)
             found = Calibration(products, short_texts_tolerate_int8=True)
-            for number in self.config.shared_layers:
-                x = Layer(encoder.layers[number], replace(kernels, quantizations=found.of_layer(number)))(x, packed)
+            in_int8 = with_parts(self.encoder, {})
+            for number, layer in enumerate(encoder.layers):
+                in_int8.layers[number] = fast_layer(layer, replace(kernels, quantizations=found.of_layer(number)))
+            *_, (x, _) = in_int8.through_layers(x, packed, self.attend)
             found = Calibration(products, int8_kernels.means_agree(exact, x, packed))
             int8_kernels.write_calibration(path, found)
         return found
@@ -281,7 +296,7 @@ class Engine:
         that has computed.
         """
         check_process()
-        layers, width = recipe.fit_to(self.config, self.pooler is not None)
+        layers, width = recipe.fit_to(self.config, self.encoder.pooler is not None)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
         result = np.empty((len(ids), width), np.float32)
@@ -321,7 +336,7 @@ class Engine:
             starts = None if second is None else [second[row] for row in rows]
             read = [places[row] for row in rows] if places else []
             try:
-                pooled = self.forward(pack(texts, self.device, starts, self.padding_id, read), pooling, layers)
+                pooled = self.forward(self.pack(texts, starts, read, pooling.first_only), pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise
@@ -331,21 +346,35 @@ class Engine:
             yield rows, COMBINATIONS[recipe.combine](torch.stack(several)) if len(several) > 1 else several[0]
             order = order[len(rows) :]
 
+    def pack(
+        self,
+        rows: Sequence[Sequence[int]],
+        second: Sequence[int] | None = None,
+        places: Sequence[int] = (),
+        first_only: bool = False,
+    ) -> Packed:
+        """Return texts packed for this encoder; see packing.pack."""
+        return pack(rows, self.device, second, self.padding_id, places, self.config.first_position, first_only)
+
+    def embed(self, packed: Packed) -> Tensor:
+        """(T) -> (T,D)."""
+        x: Tensor = self.encoder.embeddings(packed.ids, packed.segments, positions=packed.positions)
+        return x
+
     def forward(self, packed: Packed, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
-        """The pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
-        x = self.embeddings(packed)  # (T) -> (T,D)
-        stack = self.fallback_layers if self.falls_back(pooling, packed.longest) else self.layers
+        """Return the pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
+        encoder = self.fallback if self.fallback and self.falls_back(pooling, packed.longest) else self.encoder
+        x = self.embed(packed)  # (T) -> (T,D)
         pooled = {0: self.pool(x, packed, pooling)} if 0 in layers else {}
-        last = max(layers)
-        for number, layer in enumerate(stack[:last], start=1):
-            x = layer(x, packed, first_only=number == last and pooling.first_only)  # (T,D) -> (T,D) or (B,D)
+        states = encoder.through_layers(x, packed, self.attend, depth=max(layers))
+        for number, (x, _) in enumerate(states, start=1):  # (T,D), or in the last layer (B,D)
             if number in layers:
                 pooled[number] = self.pool(x, packed, pooling)
         return [pooled[number] for number in layers]
 
     def falls_back(self, pooling: Pooling, tokens: int) -> bool:
-        """Whether a text of so many tokens is not computed in int8, which would change the direction of its vector."""
-        return bool(self.fallback_layers) and not pooling.first_only and tokens <= int8_kernels.SHORT
+        """Return True for a text so short that int8 would change the direction of its vector."""
+        return self.fallback is not None and not pooling.first_only and tokens <= int8_kernels.SHORT
 
     def pool(self, x: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
         """(T,D) -> (B,D); if the layer computed only first tokens, x is (B,D) already."""
@@ -354,9 +383,7 @@ class Engine:
         if not pooling.first_only:
             return torch.cat([pooling.pool(group, None) for group in packed.by_group(x)])  # (T,D) -> (B,S,D) each
         first = packed.first_tokens(x) if len(x) == len(packed.ids) else x
-        if pooling.through_pooler and self.pooler is not None:
-            return torch.tanh(self.pooler(first.to(self.dtype)).float())
-        return first
+        return self.encoder.pooler(first[:, None]) if pooling.through_pooler and self.encoder.pooler else first
 
 
 computed_in: int | None = None  # the process that has computed and whose threads its forks do not have

@@ -15,7 +15,17 @@ import minibert
 from minibert.families.bert import BERT
 from minibert.kernels import matmul, training
 from minibert.kernels.matmul import MAX_ERROR
-from minibert.kernels.training import Quick, attention, draw, dropout, linear, onednn_is_float32, threshold
+from minibert.kernels.parts import with_parts
+from minibert.kernels.training import (
+    QUICK,
+    attention,
+    draw,
+    dropout,
+    fused_attention,
+    linear,
+    onednn_is_float32,
+    threshold,
+)
 from minibert.train.loop import new_optimizer, one_step, packed_loss
 from minibert.train.run import resolve_precision
 from minibert.train.settings import TrainSettings
@@ -96,20 +106,20 @@ def test_the_packed_step_uses_them_in_linear_layers_alone_and_the_readable_one_d
     model = minibert.load(written(BERT, "sequence-classification")[0], head="sequence-classification")
     settings = resolve_precision(TrainSettings(step=step, precision="float32"))
     batch = next(batches_of("sequence-classification", 4, 4).epoch_batches(0))
-    one_step(model, [batch], new_optimizer(model, settings), packed_loss, settings, 1)
+    computed = model if settings.exact else with_parts(model, QUICK)
+    one_step(computed, [batch], new_optimizer(model, settings), packed_loss, settings, 1)
     layers = model.config.num_hidden_layers
     forward = 4 * layers + 1 + 2  # one for query, key, value, but two in the last layer; the pooler, the classifier
     assert watched.call_count == (2 * forward if step == "packed" else 0)
 
 
 def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, layer = torch.randn(5, 8), nn.Linear(8, 3)
+    x, layer = torch.randn(5, 8), with_parts(nn.Linear(8, 3), QUICK)
     for allowed in (True, False):
         monkeypatch.setattr(training, "onednn_is_float32", lambda allowed=allowed: allowed)
-        with Quick(), torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
-        with Quick():
-            assert ("AddmmBackward" in str(layer(x).grad_fn)) != allowed
+        assert ("AddmmBackward" in str(layer(x).grad_fn)) != allowed
 
 
 def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_take_bfloat16() -> None:
@@ -117,8 +127,7 @@ def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_t
     exact = F.scaled_dot_product_attention(query.float(), key.float(), value.float())
     with torch.autocast("cpu", torch.bfloat16):
         coarse = F.scaled_dot_product_attention(query, key, value)
-        with Quick():
-            context = F.scaled_dot_product_attention(query, key, value)
+        context = fused_attention(query, key, value, None, 0.0)
     assert torch.equal(context, exact)
     assert not torch.equal(coarse.float(), exact)
 
@@ -164,20 +173,19 @@ def test_the_backward_pass_drops_the_same_numbers_and_the_seed_determines_them()
     assert not torch.equal(first, second)
 
 
-def test_inside_quick_modules_drop_in_this_way_and_only_where_it_is_possible_and_in_training(
+def test_quick_modules_drop_in_this_way_and_only_where_it_is_possible_and_in_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Mock(side_effect=draw)
     monkeypatch.setattr(training, "draw", watched)
-    module = nn.Dropout(P)
+    nn.Dropout(P)(ONES)
+    for p in (0.0, 1.0, 1e-9):
+        with_parts(nn.Dropout(p), QUICK)(ONES)
+    module = with_parts(nn.Dropout(P), QUICK)
+    module(torch.ones(10))
+    assert not watched.called
     module(ONES)
-    with Quick():
-        for p in (0.0, 1.0, 1e-9):
-            nn.Dropout(p)(ONES)
-        module(torch.ones(10))
-        assert not watched.called
-        module(ONES)
-        assert torch.equal(module.eval()(ONES), ONES)
+    assert torch.equal(module.eval()(ONES), ONES)
     assert watched.call_count == 1
 
 
@@ -198,17 +206,16 @@ def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch: pytest.
     assert not torch.allclose(attention(*inputs, None, P), exact, atol=1e-2)  # without the mask
 
 
-def test_inside_quick_attention_drops_its_weights_and_keeps_their_mean() -> None:
-    inputs, mask = attention_inputs()
+def test_attention_drops_its_weights_and_keeps_their_mean() -> None:
+    (query, key, value), mask = attention_inputs()
 
     def attended(p: float) -> Tensor:
-        return F.scaled_dot_product_attention(*inputs, attn_mask=mask, dropout_p=p).detach()
+        return fused_attention(query, key, value, mask, p).detach()
 
-    exact = attended(0.0)
+    exact = F.scaled_dot_product_attention(query, key, value, attn_mask=mask).detach()
     torch.manual_seed(0)
-    with Quick():
-        assert torch.equal(attended(0.0), exact)
-        dropped = torch.stack([attended(P) for _ in range(60)])
+    assert torch.equal(attended(0.0), exact)
+    dropped = torch.stack([attended(P) for _ in range(60)])
     mean, spread = dropped.mean(0), dropped.std(0)
     assert float(spread.mean()) > 0.01  # something is dropped
     error = (spread / 60**0.5).clamp(min=1e-3)

@@ -55,7 +55,8 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, tmp_path: Path) -> None:
     folder, texts = write_words_checkpoint(tmp_path / "words"), GOOD * 7
     # The weight becomes infinite after loading: a file with such a weight is refused.
-    minibert.Embedder(folder).engine.embeddings.token[minibert.load_tokenizer(folder).vocab["awful"], 0] = float("inf")
+    table = minibert.Embedder(folder).engine.encoder.embeddings.token.weight
+    table[minibert.load_tokenizer(folder).vocab["awful"], 0] = float("inf")
     call(texts, folder, tmp_path)  # other words are fine
     texts[17] = "an awful film"
     (tmp_path / "x.npy").unlink(missing_ok=True)

@@ -88,8 +88,6 @@ def test_what_ranks_cannot_share_is_refused_before_anything_is_computed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out, texts = tmp_path / "out", ["good", "bad"]
-    with pytest.raises(ValueError, match=r"shard is 'full'.*torchrun --nproc-per-node 2"):
-        finetune("classify", texts, texts, model="missing", out=out, shard="full")
     as_rank(monkeypatch, 0, 4)
     with pytest.raises(ValueError, match=r"batch_size is 33, .*4 processes.* choose a multiple of 4, such as 32"):
         finetune("classify", texts, texts, model="missing", out=out, batch_size=33)
@@ -183,14 +181,13 @@ def assert_trained_alike(launched: Path, name: str, alone: Ended) -> None:
 
 
 def alone(name: str, folder: Path) -> Ended:
-    case = CASES[name]
-    return replace(case, settings=replace(case.settings, shard="none")).run(distributed.SINGLE_PROCESS, folder)
+    return CASES[name].run(distributed.SINGLE_PROCESS, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_with_the_weights_of_one(name: str, launched: Path, tmp_path: Path) -> None:
-    """Uneven last batches, steps of two batches, rows without a label, several objectives, weighted labels, shards."""
+    """Uneven last batches, steps of two batches, rows without a label, several objectives, weighted labels."""
     assert_trained_alike(launched, name, alone(name, tmp_path))
 
 
@@ -209,9 +206,8 @@ def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlm+nsp", "mlm+nsp, sharded"])
-def test_weights_cast_together_change_no_bit(name: str, launched: Path) -> None:
-    one, other = (weights(launched, f"{name}, {ending}") for ending in ("one by one", "together"))
+def test_weights_cast_together_change_no_bit(launched: Path) -> None:
+    one, other = (weights(launched, f"mlm+nsp, {ending}") for ending in ("one by one", "together"))
     assert_equal(one, other)
     assert apart(one, weights(launched, "mlm+nsp")) > FAR  # it has learned for longer, and in float32
 
@@ -250,8 +246,8 @@ def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["classify", "classify, sharded"])
-def test_two_processes_resume_bit_for_bit(name: str, launched: Path) -> None:
+def test_two_processes_resume_bit_for_bit(launched: Path) -> None:
+    name = "classify"
     assert_equal(weights(launched, f"{name}, resumed"), weights(launched, f"{name}, whole"))
     assert curve(launched, f"{name}, resumed") == curve(launched, f"{name}, whole")
     assert apart(weights(launched, f"{name}, resumed wrongly"), weights(launched, f"{name}, whole")) > FAR
@@ -274,7 +270,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def finetune_command(words: Path, out: Path) -> list[str]:
     data, how = str(words / "train.tsv"), ["--batch-size", "4", "--epochs", "2", "--precision", "float32"]
-    how += ["--save-every", "2", "--shard", "full", "--text", "1", "--label", "2", "--dev", data, "--json"]
+    how += ["--save-every", "2", "--text", "1", "--label", "2", "--dev", data, "--json"]
     return [*TORCHRUN, "-m", "minibert", "finetune", "classify", data, "--model", str(words), "--out", str(out), *how]
 
 
@@ -292,7 +288,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit
     done = run_to_its_end(words, whole)
     assert [done.stdout.count(word) for word in ("epoch 1 ", "epoch 2 ", "saved in")] == [1, 1, 1]
     report, figures = json.loads((whole / "training.json").read_text()), json.loads(done.stdout.splitlines()[-1])
-    assert report["asked"]["processes"] == 2 and report["asked"]["shard"] == "full"
+    assert report["asked"]["processes"] == 2
     assert report["asked"]["batch_size"] == 4 and report["steps"] == 2 * 24
     assert figures["tokens"] == report["tokens"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]

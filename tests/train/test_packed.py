@@ -4,7 +4,7 @@ Each mistake that packing invites is made on purpose: the comparison must catch 
 the readable model too, and the states of a frozen encoder give the same training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def apart(model: Head, batch: Batch) -> float:
 
 def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the sizes of real batches
-    sizes = {T: len(packed.pad_to_bucket(torch.zeros(T, 1))) for T in range(1, 5000)}
+    sizes = {T: len(packed.padded(torch.zeros(T))) for T in range(1, 5000)}
     assert all(T <= size <= max(T, 1.07 * T + 1) for T, size in sizes.items())
     assert len({size for T, size in sizes.items() if 1000 <= T < 2000}) <= 17
     assert all(sizes[T] == T for T in range(1, 256))
@@ -103,17 +103,16 @@ def test_only_the_tokens_that_are_read_pass_the_last_layer(
 # Mistakes on purpose
 
 
-def attend_differently(
-    patch: pytest.MonkeyPatch, change: Callable[[packed.Group], packed.Group], apart: bool = False
-) -> None:
-    """Keys and values are read through changed groups; apart: never padded together with the queries."""
-    original = packed.attend
+def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[packed.Group], packed.Group]) -> None:
+    """Keys and values are read through changed groups."""
+    original = packed.packed_attention
 
-    def attend(attention: Any, x: Tensor, groups: Sequence[packed.Group], wanted: Tensor, asking: Any) -> Tensor:
-        wanted = wanted.view_as(wanted) if apart else wanted
-        return original(attention, x, [change(group) for group in groups], wanted, asking)
+    def attend(query: Tensor, key: Tensor, value: Tensor, batch: packed.PackedBatch, dropout: Any) -> Any:
+        asking = batch.read_groups if batch.is_last else batch.groups
+        changed = replace(batch, groups=[change(group) for group in batch.groups], read_groups=asking, is_last=True)
+        return original(query, key, value, changed, dropout)
 
-    patch.setattr(packed, "attend", attend)
+    patch.setattr(packed, "packed_attention", attend)
 
 
 def masks_become(change: Callable[[Tensor], Tensor | None]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -130,9 +129,13 @@ def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
         cells = torch.arange(group.tokens) if group.cells is None else group.cells
         mask = None if group.mask is None else group.mask.flip(0)
         row, column = group.rows - 1 - cells // group.width, cells % group.width
-        return replace(group, cells=row * group.width + column, mask=mask)
+        cells = row * group.width + column
+        tokens_at = torch.zeros(group.rows * group.width, dtype=torch.int64).index_copy(
+            0, cells, torch.arange(len(cells))
+        )
+        return replace(group, cells=cells, tokens_at=tokens_at, mask=mask)
 
-    attend_differently(patch, turned, apart=True)
+    attend_differently(patch, turned)
 
 
 def positions_run_on(patch: pytest.MonkeyPatch) -> None:
@@ -142,8 +145,8 @@ def positions_run_on(patch: pytest.MonkeyPatch) -> None:
 
 def segments_forgotten(patch: pytest.MonkeyPatch) -> None:
     """All tokens are of the first text."""
-    original = packed.embed
-    patch.setattr(packed, "embed", lambda model, one: original(model, replace(one, segments=one.segments * 0)))
+    original = packed.last_states
+    patch.setattr(packed, "last_states", lambda model, one: original(model, replace(one, segments=one.segments * 0)))
 
 
 def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
@@ -151,10 +154,9 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     original = packed.encode
 
     def encode(encoder: Any, batch: packed.PackedBatch) -> Tensor:
-        if batch.queries is None:
+        if batch.read is None:
             return original(encoder, batch)
-        tokens, groups = batch.queries
-        return original(encoder, replace(batch, queries=((tokens + 1).clamp(max=len(batch.ids) - 1), groups)))
+        return original(encoder, replace(batch, read=(batch.read + 1).clamp(max=len(batch.ids) - 1)))
 
     patch.setattr(packed, "encode", encode)
 

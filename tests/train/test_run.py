@@ -196,7 +196,6 @@ LIMITS: list[tuple[str, Any, str]] = [
     ("seed", 10**30, "it must be at least 0 and at most 4294967295"),
     ("weight_decay", -0.1, "it must be at least 0"),
     ("step", "fast", "choose from packed, readable"),
-    ("shard", "half", "choose from none, full"),
     ("precision", "int8", "choose from float32, bfloat16, auto"),
 ]
 OWN_LIMITS: list[tuple[type, str, Any, str]] = [
