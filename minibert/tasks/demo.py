@@ -166,7 +166,7 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
         return None
     _, found = learn(embed(texts, model=folder, pooling="auto"), labels)
     text = (
-        f"{found.accuracy:.3f} ± {found.standard_error:.3f}, the same texts: this checkpoint was trained with "
+        f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
         f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial takes"
     )
     print(block(f"{stated.pooling} pooling", text))

@@ -110,7 +110,7 @@ def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(
     vectors = embed([*find_reviews(data).texts], model=stating, pooling="mean", normalize=True)
     _, right = learn(vectors, find_reviews(data).labels)
     assert found == asdict(right)
-    line = f"mean pooling   {right.accuracy:.3f} ± {right.standard_error:.3f}, the same texts"
+    line = f"mean pooling   {right.accuracy:.3f} ± {right.standard_error:.3f} (standard error), the same texts"
     assert line in capsys.readouterr().out
     assert figures["evaluation"] == demo(str(data), str(checkpoint))["evaluation"]  # [CLS] as before
 
