@@ -92,7 +92,7 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
 
 def checkpoint_text(figures: Figures) -> str:
     """The figures of one checkpoint as text."""
-    config, report, pooler = figures["config"], figures["report"], figures["pooler"]
+    config, report = figures["config"], figures["report"]
     manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
     distinct, E = len(set(config["shared_layers"])), config["embedding_size"]
     special = {  # what a relative of BERT has changed
@@ -121,17 +121,8 @@ def checkpoint_text(figures: Figures) -> str:
     if figures["hub_id"]:
         origin = f"{figures['hub_id']}, revision {figures['revision'][:12]}, licence {figures['licence']}"
         lines.insert(1, block("Hub", origin))
-    if pooler:
-        verdict = "trained" if pooler["looks_trained"] else "untrained: its output is a random mixture of [CLS]"
-        lines.append(
-            block(
-                "pooler",
-                f"looks {verdict}",
-                f"{pooler['biases_not_zero']} of {pooler['biases']} biases are not exactly 0; kurtosis of the weights "
-                f"{pooler['kurtosis']:.2f} (at random: 3)",
-                f"largest singular value {pooler['largest_singular_value_over_edge']:.2f} of a random matrix's",
-            )
-        )
+    if figures["pooler"]:
+        lines.append(pooler_text(figures["pooler"]))
     if figures["vectors"]:
         lines.append(block("vectors", figures["vectors"]))
     for name, group in report.items():
@@ -139,6 +130,18 @@ def checkpoint_text(figures: Figures) -> str:
         shown = [*reasons[:SHOWN], "..."] if len(reasons) > SHOWN else reasons
         lines.append(block(name.replace("_", " "), f"{len(group)} tensors", *shown))
     return "\n".join(lines)
+
+
+def pooler_text(pooler: Figures) -> str:
+    """Return the figures of a pooler as text."""
+    verdict = "trained" if pooler["looks_trained"] else "untrained: its output is a random mixture of [CLS]"
+    return block(
+        "pooler",
+        f"looks {verdict}",
+        f"{pooler['biases_not_zero']} of {pooler['biases']} biases are not exactly 0; kurtosis of the weights "
+        f"{pooler['kurtosis']:.2f} (at random: 3)",
+        f"largest singular value {pooler['largest_singular_value_over_edge']:.2f} of a random matrix's",
+    )
 
 
 def tensors_text(figures: Figures) -> str:

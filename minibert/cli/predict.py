@@ -185,6 +185,8 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
             counts.update(one["label"] for one in answers if "label" in one)
         if not total:
             raise ValueError(f"{args.file if args.file not in (None, '-') else 'standard input'} holds no texts")
+        if args.out is not None:
+            check_output(args.out, args.overwrite)  # it may have appeared meanwhile
     if cuts:
         truncated, longest = sum(one.truncated for one in cuts), max(one.longest for one in cuts)
         at_least = any(one.at_least for one in cuts)

@@ -144,8 +144,7 @@ class Answering(AnsweringSettings, Task):
             (data.left_out, "questions are left out: none of their answers is in the passage"),
         ]
         notes = tuple(f"{count:,} {text}" for count, text in counts if count)
-        left = tokenizer.cuts_left
-        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions", left=left)
+        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions", left=tokenizer.cuts_left)
         return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
 
     def decode(

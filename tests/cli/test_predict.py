@@ -104,6 +104,20 @@ def test_an_empty_file_is_refused_and_nothing_is_written(kind: str, home: Path, 
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.csv", "c.jsonl"}
 
 
+def test_a_table_that_another_process_writes_meanwhile_is_kept(
+    home: Path, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, answers_of = tmp_path / "out.tsv", predict.answers_of
+
+    def meanwhile(*given: Any) -> Any:
+        out.write_text("theirs")
+        return answers_of(*given)
+
+    monkeypatch.setattr(predict, "answers_of", meanwhile)
+    assert "out.tsv is there already" in run("predict", home / "frozen", "a text", "--out", out, status=2)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out.tsv": "theirs"}
+
+
 # -- predict: each option for each kind
 
 
