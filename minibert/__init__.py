@@ -69,7 +69,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in MODULES:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(MODULES)}")
+        from minibert.utils.habits import unknown_attribute
+
+        raise unknown_attribute("module minibert", name, MODULES)
     module = importlib.import_module(f"minibert.{MODULES[name]}")
     return module if name in ("stream", "train") else getattr(module, name)  # these are modules themselves
 

@@ -150,9 +150,24 @@ class Fields:
         names = [name for name, value in vars(self).items() if value is not None]
         return sorted(names, key=lambda name: name != "loss")
 
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The fields that are not None, the loss first."""
+        return tuple(getattr(self, name) for name in self.keys())
+
+    def items(self) -> list[tuple[str, Any]]:
+        """The names and the values of the fields that are not None, the loss first."""
+        return list(zip(self.keys(), self.to_tuple(), strict=True))
+
+    def values(self) -> tuple[Any, ...]:
+        """The same as to_tuple."""
+        return self.to_tuple()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
     def __getitem__(self, key: str | int | slice) -> Any:
         if not isinstance(key, str):
-            return tuple(getattr(self, name) for name in self.keys())[key]
+            return self.to_tuple()[key]
         if key not in vars(self):
             raise KeyError(f"{key!r} is not a field of {type(self).__name__}; it has {', '.join(self.keys())}")
         return getattr(self, key)

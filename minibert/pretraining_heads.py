@@ -21,6 +21,7 @@ from minibert.config import Config
 from minibert.inputs import Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
+from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
 
@@ -65,6 +66,7 @@ class Head(nn.Module):
     # What `predict` reads texts with; None: the files of the checkpoint that the model was loaded from, its `source`.
     tokenizer: Any = None
     task: Any = None  # the settings of tasks.base.Task
+    from_pretrained, save_pretrained = staticmethod(from_pretrained), staticmethod(save_pretrained)
     source: Path | None = None
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
@@ -93,10 +95,14 @@ class Head(nn.Module):
         task_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        return_dict: bool | None = None,
         **labels: Any,
     ) -> Any:
-        """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`."""
-        return self.read(
+        """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`.
+
+        return_dict: False returns the fields of the output that are not None as a tuple, the loss first.
+        """
+        found = self.read(
             self.encoder(
                 input_ids,
                 attention_mask=attention_mask,
@@ -107,6 +113,7 @@ class Head(nn.Module):
             ),
             **labels,
         )
+        return found.to_tuple() if return_dict is False else found
 
     def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
         """Return what minibert.predict says of the texts, with the tokenizer and the settings of the checkpoint.

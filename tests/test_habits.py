@@ -1,21 +1,24 @@
 """The shortcuts that users know from transformers work here, and no error prints a whole object."""
 
 import inspect
+import re
 from collections.abc import Callable
+from functools import partial
 from itertools import product
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from words import write_words_checkpoint
 
 import minibert
 from minibert import stream
 from minibert.tasks import frozen, masked_text
 from minibert.text.tokenized import TruncationWarning
+from minibert.utils.habits import ARGUMENTS, ATTRIBUTES
 
 TEXT, PAIR = "the lovely film", "a dull play"
 
@@ -92,6 +95,118 @@ def test_what_the_short_forms_cannot_do_is_refused(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         getattr(tokenizer, method)(**given)
+
+
+# -- names of transformers, sentence-transformers and scikit-learn
+
+
+def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None:
+    ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
+    how: dict[str, Any] = {"padding": True, "truncation": True, "max_length": 8, "return_tensors": "pt"}
+    with pytest.warns(TruncationWarning):
+        ids = ours([TEXT * 9, PAIR], **how)["input_ids"]
+    assert torch.equal(ids, theirs([TEXT * 9, PAIR], **how)["input_ids"])
+    specials = [f"{name}_token{end}" for name in ("cls", "sep", "pad", "mask", "unk") for end in ("", "_id")]
+    for name in (*specials, "vocab_size"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("all_special_ids", "all_special_tokens"):
+        assert sorted(getattr(ours, name)) == sorted(getattr(theirs, name)), name
+    assert (len(ours), ours.get_vocab()) == (len(theirs), theirs.get_vocab())
+    assert ours.model_max_length == ours.max_length
+    for skip in (True, False):
+        rows = [list(ids[0]), list(ids[1])]
+        expected = theirs.batch_decode(ids, skip_special_tokens=skip)
+        assert ours.batch_decode(rows, skip_special_tokens=skip) == expected
+        assert ours.batch_decode(ids, skip_special_tokens=skip) == expected
+    for token in ("[MASK]", "film", "no such token"):
+        assert ours.convert_tokens_to_ids(token) == theirs.convert_tokens_to_ids(token)
+    assert ours.convert_ids_to_tokens(103) == theirs.convert_ids_to_tokens(103)
+    batch, expected = ours([TEXT, "film"]), theirs([TEXT, "film"], padding=True)
+    assert [batch.word_ids(row) for row in (0, 1)] == [expected.word_ids(row) for row in (0, 1)] == batch.word_ids
+    assert [batch.tokens(row) for row in (0, 1)] == [expected.tokens(row) for row in (0, 1)] == batch.tokens
+
+
+def test_truncation_false_cuts_nothing(tokenizer: minibert.Tokenizer) -> None:
+    with pytest.raises(ValueError, match="82 tokens, more than max_length 20"):
+        tokenizer("good film " * 40, truncation=False)
+    with pytest.raises(ValueError, match="truncation is 'only_second'"):
+        tokenizer(TEXT, PAIR, truncation="only_second")
+
+
+@pytest.mark.parametrize("labels", [None, torch.tensor([1])])
+def test_an_output_is_read_as_in_transformers(
+    labels: torch.Tensor | None, folder: Path, tokenizer: minibert.Tokenizer
+) -> None:
+    ours = minibert.load(folder, head="sequence-classification")
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
+    batch = tokenizer(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        found, expected = (model(**batch, labels=labels, output_hidden_states=True) for model in (ours, theirs))
+        alone, others = (model(**batch, labels=labels, return_dict=False) for model in (ours, theirs))
+    assert list(found.keys()) == list(expected.keys()) == [name for name, _ in found.items()]
+    assert ("loss" in found, "logits" in found) == ("loss" in expected, True)
+    for ours_, theirs_ in (found.to_tuple(), expected.to_tuple()), (found.values(), tuple(expected.values())), (alone, others):
+        assert isinstance(ours_, tuple) and len(ours_) == len(theirs_)
+        assert torch.equal(ours_[0], theirs_[0])
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises((AttributeError, TypeError, KeyError)) as error:
+        call()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["from_pretrained", "save_pretrained", "encode_plus", "batch_encode_plus"])
+def test_what_a_tokenizer_calls_otherwise_is_said(name: str, tokenizer: minibert.Tokenizer) -> None:
+    message = refused(lambda: getattr(tokenizer, name)("x"))
+    assert name in message and ATTRIBUTES[name] in message
+
+
+def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
+    model = minibert.load(folder, head="sequence-classification")
+    assert "minibert.save(model, folder)" in refused(lambda: model.save_pretrained("x"))
+    assert "minibert.load(name)" in refused(lambda: type(model).from_pretrained("x"))
+    assert "minibert.load_tokenizer(name)" in refused(lambda: minibert.Tokenizer.from_pretrained("x"))
+    assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))  # type: ignore[attr-defined]
+    assert "did you mean load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
+    batch = tokenizer(TEXT)
+    assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)  # type: ignore[attr-defined]
+    assert "token_type_ids" in refused(lambda: batch.sequence_ids(0))  # type: ignore[attr-defined]
+    assert refused(lambda: batch.nothing) == "'Batch' object has no attribute 'nothing'"  # type: ignore[attr-defined]
+    assert "width" in refused(lambda: minibert.Embedder(folder).get_sentence_embedding_dimension())  # type: ignore[attr-defined]
+
+
+def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
+    calls: dict[str, Callable[..., Any]] = {
+        "batch_size normalize_embeddings convert_to_tensor show_progress_bar": partial(minibert.embed, [TEXT], folder),
+        "batch_size max_seq_length": partial(minibert.TextFeatures, folder),
+        "pooling_mode": minibert.Recipe,
+        "torch_dtype attn_implementation device_map": partial(minibert.load, folder),
+        "text_pair return_offsets_mapping is_split_into_words": partial(tokenizer, TEXT),
+        "num_train_epochs output_dir": partial(minibert.train.finetune, "classify", [TEXT, PAIR], ["a", "b"]),
+    }
+    for names, call in calls.items():
+        for name in names.split():
+            assert f"{name}; {ARGUMENTS[name]}" in refused(partial(call, **{name: 8}))
+    assert "did you mean pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
+    assert "choose from" in refused(lambda: minibert.TextFeatures(folder, xyz="mean"))
+
+
+def test_the_page_of_habits_has_every_name_and_names_what_is_there() -> None:
+    page = (Path(__file__).parents[1] / "tutorials" / "HABITS.md").read_text("utf-8")
+    missing = [name for name in (*ATTRIBUTES, *ARGUMENTS) if not re.search(rf"\b{name}\b", page)]
+    assert missing == []
+    for name in re.findall(r"minibert\.([\w.]+)", page):
+        attrgetter(name)(minibert)
+    for name in re.findall(r"(?<!\w)tokenizer\.(\w+)", page):
+        assert hasattr(minibert.Tokenizer, name) or name in ATTRIBUTES, name
+
+
+def test_the_python_of_the_page_runs(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "tutorials" / "HABITS.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, {})
 
 
 # -- an error never prints a whole module

@@ -30,6 +30,7 @@ from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with
 from minibert.model import Encoder, initialise
 from minibert.utils.device import check_device
 from minibert.utils.files import atomic_write, regular, user_path, write_text_atomically
+from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import MOST, brief, cut
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def load(
     attention: str = "eager",
     model_type: str | None = None,
     report: bool = False,
+    **others: object,
 ) -> Any:
     """Load a checkpoint by Hub name or folder, in eval mode; hub.locate has the order of places to look.
 
@@ -110,8 +112,9 @@ def load(
     token-classification, question-answering or multiple-choice. A checkpoint without it is refused, unless
     new_head=True requests a fresh one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an
     older config.json that has none. Raises FileNotFoundError where the checkpoint is not found, ValueError for an
-    invalid file, config.json or number of labels.
+    invalid file, config.json or number of labels, TypeError for an argument that is not here.
     """
+    refuse_unknown("load", others, ("head", "report", *Options.__annotations__))
     check_device(device)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {brief(dtype)}; expected a torch.dtype such as torch.bfloat16")

@@ -14,6 +14,7 @@ In reading order:
     tokenizer_settings  tokenizer_config.json: which keys count, special tokens, added tokens
     tokenizer_classes  the rules of transformers' tokenizer classes
     tokenizer_files  tokenizer.json and the vocabulary of older folders
+    tokenizer_names  what a tokenizer has under the names of transformers
     tokenizer        texts to ids with the tokenizers library
     masking          masked tokens and their labels
 """

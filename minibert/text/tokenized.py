@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import tokenizers
 import torch
 from torch import Tensor
 
+from minibert.utils.habits import ATTRIBUTES, Habits
 from minibert.utils.printing import brief
 
 
@@ -199,11 +200,12 @@ def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
     return [ids[start : start + room] for start in starts]
 
 
-def as_long(truncation: str) -> str:
-    """The name that `truncation` has in a Recipe."""
-    if truncation not in ("warn", "error"):
+def as_long(truncation: str | bool) -> str:
+    """The name that `truncation` has in a Recipe; the longest text of a pair is cut first, as for True."""
+    ways = {"warn": "cut", True: "cut", "longest_first": "cut", "error": "error", False: "error"}
+    if not isinstance(truncation, str | bool) or truncation not in ways:
         raise ValueError(f"truncation is {brief(truncation)}; it must be 'warn' or 'error'")
-    return "cut" if truncation == "warn" else "error"
+    return ways[truncation]
 
 
 def token_stats(
@@ -248,10 +250,19 @@ def token_stats(
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TENSORS = (*MODEL_INPUTS, "special_tokens_mask")
+Row = TypeVar("Row")
+
+
+class Rows(list[Row]):
+    """A list with a row per text: batch.word_ids[1], or as a method of transformers, batch.word_ids(1)."""
+
+    def __call__(self, number: int = 0) -> Row:
+        """Return one row."""
+        return self[number]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Mapping[str, Any]):
+class Batch(Habits, Mapping[str, Any]):
     """The tokens of B texts or pairs, padded on the right to the longest of them, S.
 
     Tensors are long, (B, S). Lists have a row per text with S entries: offsets are (start, end) into the original
@@ -264,9 +275,9 @@ class Batch(Mapping[str, Any]):
     attention_mask: Tensor  # 1 token, 0 padding
     token_type_ids: Tensor  # 0 first text, 1 second text, for relatives that have segments
     special_tokens_mask: Tensor  # 1 for [CLS], [SEP], [PAD], [MASK], even if typed in the text
-    tokens: list[list[str]]
+    tokens: Rows[list[str]]
     offsets: list[list[tuple[int, int]]]
-    word_ids: list[list[int | None]]
+    word_ids: Rows[list[int | None]]
     truncated: int  # rows that lost tokens
     longest: int  # tokens of the longest row before truncation, special tokens included
 
@@ -277,6 +288,9 @@ class Batch(Mapping[str, Any]):
         return iter(MODEL_INPUTS)
 
     def __getitem__(self, name: str) -> Any:
+        if name not in vars(self):
+            ours = ATTRIBUTES.get(name) or f"it has {', '.join(vars(self))}"
+            raise KeyError(f"{name!r} is not in a batch; {ours}")
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Self:
@@ -299,6 +313,7 @@ def pad(rows: Sequence[Mapping[str, list[Any]]], id: int, token: str, stats: Tok
     columns: dict[str, Any] = {
         name: [row[name] + [filler] * (width - len(row[name])) for row in rows] for name, filler in fillers.items()
     }
+    columns |= {name: Rows(columns[name]) for name in ("tokens", "word_ids")}
     for name in TENSORS:
         columns[name] = torch.tensor(columns[name], dtype=torch.long).reshape(len(rows), width)
     return Batch(**columns, truncated=stats.truncated, longest=stats.longest)

@@ -42,6 +42,7 @@ from minibert.text.tokenized import (
 )
 from minibert.text.tokenizer_classes import stated_class
 from minibert.text.tokenizer_files import build, check_fits, check_literal, read_definition, with_prefix_space
+from minibert.text.tokenizer_names import TransformersNames
 from minibert.text.tokenizer_settings import (
     DEFAULT_MAX_LENGTH,
     read_settings,
@@ -50,6 +51,7 @@ from minibert.text.tokenizer_settings import (
     with_side,
 )
 from minibert.utils.files import user_path, write_text_atomically
+from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
 from minibert.utils.settings import check_number
 
@@ -63,7 +65,7 @@ BEGINNING = 2**16  # characters of a text that will be cut; 512 tokens of text t
 # The tokenizer
 
 
-class Tokenizer:
+class Tokenizer(TransformersNames):
     """BERT's tokenizer and those of its relatives: texts in, ids out, equal to transformers 5.23.
 
     definition: the content of a tokenizer.json. limit: the number of positions of the model. max_length: texts are cut
@@ -120,15 +122,21 @@ class Tokenizer:
         *,
         padding: bool | str = True,
         max_length: int | None = None,
-        truncation: str = "warn",
+        truncation: str | bool = "warn",
         missing: str = "error",
+        return_tensors: str = "pt",
+        **others: object,
     ) -> Batch:
         """Tokenize texts, or pairs of texts, into a padded Batch; a single str makes a batch of one row.
 
         padding: True or "longest", to the longest row, or "max_length".
         max_length: tokens per row with special tokens, at most the model's positions; the longer text of a pair is cut
-        first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
+        first. truncation: "warn" or True cuts and warns once, "error" or False raises ValueError. missing: as as_texts.
+        Raises TypeError for other arguments of transformers, naming what is here in their place.
         """
+        refuse_unknown("a tokenizer", others, ("pairs", "padding", "max_length", "truncation", "missing"))
+        if return_tensors != "pt":
+            raise ValueError(f"return_tensors is {brief(return_tensors)}; it must be 'pt', and `ids` returns lists")
         if padding not in (True, "longest", "max_length"):
             raise ValueError(f"padding is {brief(padding)}; choose True, 'longest' or 'max_length'; `ids` does not pad")
         long = as_long(truncation)
@@ -147,7 +155,7 @@ class Tokenizer:
         return pad(rows, self.pad_id, self._pieces[self.pad_id], stats, max_length if padding == "max_length" else 0)
 
     def ids(
-        self, texts: object, *, max_length: int | None = None, truncation: str = "warn", missing: str = "error"
+        self, texts: object, *, max_length: int | None = None, truncation: str | bool = "warn", missing: str = "error"
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self.resolve_max_length(max_length, pairs=False)
@@ -256,31 +264,6 @@ class Tokenizer:
         minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
         check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)
         return max_length
-
-    # -- one text, as in transformers
-
-    def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text, without special tokens and without truncation."""
-        return list(next(self.encode_each(as_texts([text]))).tokens)
-
-    def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text or a pair with special tokens, cut with a warning; or of one text without, not cut.
-
-        Raises ValueError for a pair without special tokens.
-        """
-        if add_special_tokens:
-            return list(self(text, pair).input_ids[0].tolist())
-        if pair is not None:
-            raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
-        return list(next(self.encode_each(as_texts([text]))).ids)
-
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The id of each token; the id of [UNK] for a token that is not in the vocabulary."""
-        return [self.vocab.get(token, self.unk_id) for token in tokens]
-
-    def convert_ids_to_tokens(self, ids: Iterable[int] | Tensor) -> list[str]:
-        """The token of each id. Raises KeyError for an id that is not in the vocabulary."""
-        return [self._pieces[int(id)] for id in ids]
 
     # -- ids to text, and the vocabulary
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minibert.text.formats import FileSettings
-from minibert.utils.settings import check, integers, setting
+from minibert.utils.settings import Settings, check, integers, setting
 
 ROWS = ("full", "sentence")  # how rows are made of a corpus
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
@@ -27,7 +27,7 @@ def redefault(settings: Any, name: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(Settings):
     """Settings of the training loop; the defaults are those of BERT's paper. Raises ValueError or TypeError."""
 
     epochs: int = setting(3, "passes over the training data", minimum=1, maximum=MILLION)

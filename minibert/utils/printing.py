@@ -48,7 +48,7 @@ def brief(value: object) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return "; did you mean A or B?" with the names most like a word, "" where none is.
+    """Return "; did you mean A or B?" with the name most like a word, or those of one last part; "" where none is.
 
     Only the last part of a name counts: of owner/name, of `classify train`, of --model.
     """
@@ -56,7 +56,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     for name in dict.fromkeys(names):
         parts.setdefault(last_part(name), []).append(name)
     last = last_part(word)
-    close = [last] if last in parts else difflib.get_close_matches(last, parts, n=2)
+    close = [last] if last in parts else difflib.get_close_matches(last, parts, n=1)
     near = [name for part in close for name in parts[part]]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

@@ -9,8 +9,9 @@ import typing
 from dataclasses import field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any
+from typing import Any, Self
 
+from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
 
 WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
@@ -40,6 +41,15 @@ def setting(
             "limits": limits,
         },
     )
+
+
+class Settings:
+    """A dataclass of settings: for a name that it does not have, its TypeError says ours, or the nearest."""
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Make one; __init__ fills it."""
+        refuse_unknown(cls.__name__, settings, [one.name for one in fields(cls)], "setting")  # type: ignore[arg-type]  # a dataclass
+        return super().__new__(cls)
 
 
 @cache

@@ -37,6 +37,7 @@ from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
+from minibert.utils.habits import Habits
 from minibert.utils.printing import MOST, brief, cut, progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
@@ -82,7 +83,7 @@ class Chunk:
     tokens: Tokenized
 
 
-class Embedder:
+class Embedder(Habits):
     """One checkpoint and one recipe, called with texts or pairs: `Embedder(name, Recipe(pooling="mean"))(texts)`.
 
     model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.utils.files import user_path
+from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -131,8 +132,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     ) -> None:
         self.model, self.device, self.cache = model, device, cache
         defaults = {one.name: one.default for one in fields(Recipe)}
-        if unknown := settings.keys() - defaults.keys():
-            raise TypeError(f"TextFeatures has no setting {', '.join(sorted(unknown))}; choose from {list(defaults)}")
+        refuse_unknown("TextFeatures", settings, defaults, "setting")
         self.__dict__.update(defaults | settings)
 
     @classmethod

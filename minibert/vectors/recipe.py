@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from minibert.utils.printing import brief
-from minibert.utils.settings import check, integers, setting
+from minibert.utils.settings import Settings, check, integers, setting
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Settings):
     """Which vector a text gets, and how it is computed.
 
     pooling: how the vectors of a text's tokens become one: that of [CLS] ("cls"), their "mean" or "max" (over all

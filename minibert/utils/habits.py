@@ -1,0 +1,114 @@
+"""Names that people know from transformers, sentence-transformers and scikit-learn, and what is here in their place.
+
+An error for such a name says what ours is. tutorials/HABITS.md lists all of them, with those that work as they are.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from minibert.utils.printing import did_you_mean
+
+# Attributes and methods, of a class or of `minibert` itself.
+ATTRIBUTES = {
+    "from_pretrained": "minibert.load(name) loads a model, minibert.load_tokenizer(name) a tokenizer",
+    "save_pretrained": "minibert.save(model, folder) writes a model with its tokenizer, tokenizer.save(folder) that",
+    "push_to_hub": "minibert.save(model, folder) writes a folder; `hf upload` puts it on the Hub",
+    "AutoModel": "minibert.load(name) loads an encoder",
+    "AutoConfig": "minibert.load(name).config, or minibert.Config.from_file(path)",
+    "AutoTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
+    "AutoModelForSequenceClassification": "minibert.load(name, head='sequence-classification')",
+    "AutoModelForTokenClassification": "minibert.load(name, head='token-classification')",
+    "AutoModelForQuestionAnswering": "minibert.load(name, head='question-answering')",
+    "AutoModelForMultipleChoice": "minibert.load(name, head='multiple-choice')",
+    "AutoModelForMaskedLM": "minibert.load(name, head='masked-lm')",
+    "BertModel": "minibert.load(name) loads an encoder, of BERT or a relative",
+    "BertTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
+    "DistilBertModel": "minibert.load(name) loads an encoder, of BERT or a relative",
+    "DistilBertTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
+    "pipeline": "minibert.predict(folder, texts), of a folder or Hub name with a task head",
+    "Trainer": "minibert.train.finetune(task, data, labels, out=folder)",
+    "SentenceTransformer": "minibert.embed(texts, name, pooling='auto')",
+    "batch_encode_plus": "tokenizer(texts)",
+    "encode_plus": "tokenizer(text)",
+    "sequence_ids": "token_type_ids",
+    "char_to_token": "offsets has the characters of each token",
+    "encodings": "tokens, offsets and word_ids have a list per row",
+    "offset_mapping": "offsets",
+    "overflowing_tokens": "tokenizer.encode_texts(texts, long='windows')",
+    "get_sentence_embedding_dimension": "width",
+    "max_seq_length": "Recipe(max_length=...) sets it, tokenizer.max_length has it",
+    "tokenize": "tokenizer.tokenize(text)",
+    "similarity": "of vectors with normalize=True, the product a @ b.T",
+}
+# Arguments, of functions and of settings.
+ARGUMENTS = {
+    "batch_size": "batch_tokens= limits the tokens in a batch",
+    "normalize_embeddings": "use normalize=",
+    "convert_to_tensor": "vectors are a numpy array; torch.from_numpy makes a tensor of it",
+    "convert_to_numpy": "vectors are a numpy array; leave it out",
+    "show_progress_bar": "a bar is shown where the work takes long; leave it out",
+    "max_seq_length": "use max_length=",
+    "pooling_mode": "use pooling=",
+    "prompt": "write it before each text",
+    "model_name_or_path": "use model=",
+    "torch_dtype": "use dtype=",
+    "attn_implementation": "use attention=",
+    "device_map": "use device=",
+    "output_attentions": "the call of the model takes it",
+    "output_hidden_states": "the call of the model takes it",
+    "num_train_epochs": "use epochs=",
+    "per_device_train_batch_size": "use batch_size=",
+    "gradient_accumulation_steps": "use accumulate=",
+    "warmup_ratio": "use warmup=",
+    "max_grad_norm": "use clip=",
+    "output_dir": "use out=",
+    "lr": "use learning_rate=",
+    "text_pair": "use pairs=",
+    "add_special_tokens": "tokenizer.encode(text, add_special_tokens=False) leaves them out",
+    "is_split_into_words": "join the words with spaces; a tagger's predict has pretokenized=True",
+    "pad_to_multiple_of": "use padding='max_length' and max_length=",
+    "return_attention_mask": "a batch always has attention_mask; leave it out",
+    "return_length": "attention_mask.sum(1) has the lengths; leave it out",
+    "return_offsets_mapping": "a batch always has offsets; leave it out",
+    "return_overflowing_tokens": "use tokenizer.encode_texts(texts, long='windows')",
+    "return_special_tokens_mask": "a batch always has special_tokens_mask; leave it out",
+    "return_token_type_ids": "a batch always has token_type_ids; leave it out",
+    "stride": "use tokenizer.encode_texts(texts, long='windows', stride=...)",
+}
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], what: str = "argument") -> None:
+    """Raise TypeError for the first given name that is not known, with ours, or the nearest."""
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
+            raise TypeError(f"{owner} has no {what} {name}{f'; {ARGUMENTS[name]}' if name in ARGUMENTS else near}")
+
+
+def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for an attribute that is not there, with ours, or the nearest."""
+    ours = f"; {ATTRIBUTES[name]}" if name in ATTRIBUTES else did_you_mean(name, known)
+    return AttributeError(f"{owner} has no attribute {name}{ours}")
+
+
+def save_pretrained(*_: object, **__: object) -> None:
+    """Raise AttributeError: of torch modules, whose own error for a name that is not there cannot say ours."""
+    raise AttributeError(f"save_pretrained is not here; {ATTRIBUTES['save_pretrained']}")
+
+
+def from_pretrained(*_: object, **__: object) -> None:
+    """Raise AttributeError, called on a class or on an object."""
+    raise AttributeError(f"from_pretrained is not here; {ATTRIBUTES['from_pretrained']}")
+
+
+class Habits:
+    """What has the error above for attributes that are not there."""
+
+    from_pretrained = staticmethod(from_pretrained)
+
+    if not TYPE_CHECKING:  # or every attribute would be one
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ATTRIBUTES:
+                return self.__getattribute__(name)  # raises the usual error, or that of a property
+            raise unknown_attribute(type(self).__name__, name, ())
