@@ -145,7 +145,11 @@ def test_an_output_is_read_as_in_transformers(
         alone, others = (model(**batch, labels=labels, return_dict=False) for model in (ours, theirs))
     assert list(found.keys()) == list(expected.keys()) == [name for name, _ in found.items()]
     assert ("loss" in found, "logits" in found) == ("loss" in expected, True)
-    for ours_, theirs_ in (found.to_tuple(), expected.to_tuple()), (found.values(), tuple(expected.values())), (alone, others):
+    for ours_, theirs_ in (
+        (found.to_tuple(), expected.to_tuple()),
+        (found.values(), tuple(expected.values())),
+        (alone, others),
+    ):
         assert isinstance(ours_, tuple) and len(ours_) == len(theirs_)
         assert torch.equal(ours_[0], theirs_[0])
 

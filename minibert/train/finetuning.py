@@ -51,6 +51,7 @@ from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
 from minibert.utils.files import user_path
+from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import block
 
 log = logging.getLogger("minibert")
@@ -237,6 +238,7 @@ def finetune(
     if out is not None:
         check_out(user_path(out), overwrite, model)
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
+    refuse_unknown("finetune", settings, [one.name for one in (*fields(kind), *fields(FinetuneSettings))], "setting")
     own = {one.name: settings.pop(one.name) for one in fields(kind) if one.name in settings}
     chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)

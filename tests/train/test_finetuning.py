@@ -128,7 +128,7 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     assert "the best so far" in epochs[0] and "held-out accuracy 1.0000" in epochs[7] and len(epochs) == 16
     assert "<svg" in plot.read_text() and not list(tmp_path.glob("out.training*"))
     assert json.loads(run("evaluate", out, dev, "--json").splitlines()[-1])["accuracy"] == 1.0
-    assert "batch_tokens is 0; it must be at least 1" in run("evaluate", out, dev, "--batch-tokens", 0, status=2)
+    assert "--batch-tokens is 0; it must be at least 1" in run("evaluate", out, dev, "--batch-tokens", 0, status=2)
     lines = run("predict", out, "the film very lovely play", "the book very dull play").splitlines()
     assert [line.split("\t")[0] for line in lines] == ["pos", "neg"]
     assert lines[0].endswith("\tthe film very lovely play")
@@ -220,7 +220,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
     [
         ("classify", as_frame(), {}, "the DataFrame has no column sentence or text; .*: 'id', 'message', 'category'"),
         ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
-        ("classify", as_frame(), {"txt": "message"}, "unexpected keyword argument 'txt'"),
+        ("classify", as_frame(), {"txt": "message"}, "no setting txt; did you mean text"),
         ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
         ("classify", as_frame(), {"delimiter": ";"}, "encoding are of files; leave them out for a DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
