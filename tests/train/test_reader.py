@@ -264,7 +264,7 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
         (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "reads one text a row"),
         (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "reads one text a row"),
         (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "reads one text a row"),
-        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"the text has 0 \[MASK\]"),
+        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 has 0 \[MASK\]"),
         (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, "row 1 is None"),
         (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, "row 0 is of type list"),
         (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, "1 texts and 2 pairs"),
