@@ -34,6 +34,7 @@ from minibert.activations import RARE_ACTIVATIONS
 from minibert.config import Config
 from minibert.inputs import Fields, as_inputs, output
 from minibert.utils.device import without_cudnn
+from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
 
@@ -304,6 +305,7 @@ class Encoder(nn.Module):
     """
 
     source: Path | None = None  # the checkpoint that the weights were loaded from
+    from_pretrained, save_pretrained = staticmethod(from_pretrained), staticmethod(save_pretrained)
 
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()
@@ -330,11 +332,12 @@ class Encoder(nn.Module):
         task_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        return_dict: bool | None = None,
     ) -> EncoderOutput:
         """Encode (B, S) token ids; arguments and fields are named as in transformers. Raises what inputs.py raises.
 
         Without attention_mask, padding is recognised by pad_token_id. output_attentions=True uses the written-out
-        attention, even where "sdpa" is set.
+        attention, even where "sdpa" is set. return_dict=False returns the fields that are not None as a tuple.
         """
         ids, keep, segments, tasks = as_inputs(self.config, input_ids, attention_mask, token_type_ids, task_type_ids)
         layout = Padded(keep[:, None, None, :], self.embeddings.positions(ids))  # (B,S) -> (B,1,1,S)
@@ -349,7 +352,8 @@ class Encoder(nn.Module):
             if output_attentions:
                 attentions.append(probs)
         pooled = None if self.pooler is None else self.pooler(x)  # (B,S,D) -> (B,D)
-        return EncoderOutput(x, pooled, tuple(hidden_states) or None, tuple(attentions) or None)
+        out = EncoderOutput(x, pooled, tuple(hidden_states) or None, tuple(attentions) or None)
+        return out.to_tuple() if return_dict is False else out  # type: ignore[return-value]  # on request alone
 
     def through_layers(
         self, x: Tensor, layout: Layout, attend: Attend, depth: int | None = None

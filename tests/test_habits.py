@@ -143,6 +143,8 @@ def test_an_output_is_read_as_in_transformers(
     with torch.no_grad():
         found, expected = (model(**batch, labels=labels, output_hidden_states=True) for model in (ours, theirs))
         alone, others = (model(**batch, labels=labels, return_dict=False) for model in (ours, theirs))
+        (ours_encoded,) = ours.encoder(**batch, return_dict=False)[:1]
+    assert torch.equal(ours_encoded, found.hidden_states[-1])
     assert list(found.keys()) == list(expected.keys()) == [name for name, _ in found.items()]
     assert ("loss" in found, "logits" in found) == ("loss" in expected, True)
     for ours_, theirs_ in (
@@ -170,6 +172,8 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     model = minibert.load(folder, head="sequence-classification")
     assert "minibert.save(model, folder)" in refused(lambda: model.save_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: type(model).from_pretrained("x"))
+    assert "minibert.save(model, folder)" in refused(lambda: model.encoder.save_pretrained("x"))
+    assert "minibert.load(name)" in refused(lambda: minibert.Encoder.from_pretrained("x"))
     assert "minibert.load_tokenizer(name)" in refused(lambda: minibert.Tokenizer.from_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))  # type: ignore[attr-defined]
     assert "did you mean load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
