@@ -1,4 +1,4 @@
-"""The checks of a batch of token ids when it enters a model, and the base class of what models return.
+"""A batch when it enters a model: checks of its ids, where its tokens are; and the base class of what models return.
 
 An id out of range fails deep inside an embedding table, and on a GPU it breaks the whole process; here the error
 is one sentence with the value, its position and the limit. The checks read values, which makes a GPU synchronise: code
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Protocol, Self, TypeVar, dataclass_transform
 from weakref import WeakKeyDictionary
 
 import torch
@@ -65,6 +65,36 @@ def inference(model: nn.Module) -> Iterator[None]:
                     IN_USE[module] = blocks - 1, training
                 else:
                     module.training = training
+
+
+class Layout(Protocol):
+    """Where the tokens of a batch are, and which of them form a text."""
+
+    @property
+    def positions(self) -> Tensor | None:
+        """The position of each token in its text."""
+
+    def last(self) -> Self:
+        """Return the layout for the last layer, whose output may be needed for some tokens only."""
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return the rows of x whose output is needed."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Rows of S tokens, filled with [PAD]: the layout of the readable path."""
+
+    keep: Tensor  # (B,1,1,S), the mask: False for padding; the same for every head and every query
+    positions: Tensor | None = None  # (S), or (B,S)
+
+    def last(self) -> Self:
+        """Return the same layout."""
+        return self
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Return all of x."""
+        return x
 
 
 def as_inputs(

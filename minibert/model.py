@@ -21,10 +21,9 @@ on a CPU the two are equal bit for bit.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,41 +31,10 @@ from torch import Tensor, nn
 
 from minibert.activations import RARE_ACTIVATIONS
 from minibert.config import Config
-from minibert.inputs import Fields, as_inputs, output
+from minibert.inputs import Fields, Layout, Padded, as_inputs, output
 from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
-
-
-class Layout(Protocol):
-    """Where the tokens of a batch are, and which of them form a text."""
-
-    @property
-    def positions(self) -> Tensor | None:
-        """The position of each token in its text."""
-
-    def last(self) -> Self:
-        """Return the layout for the last layer, whose output may be needed for some tokens only."""
-
-    def wanted(self, x: Tensor) -> Tensor:
-        """Return the rows of x whose output is needed."""
-
-
-@dataclass(frozen=True)
-class Padded:
-    """Rows of S tokens, filled with [PAD]: the layout of the readable path."""
-
-    keep: Tensor  # (B,1,1,S), the mask: False for padding; the same for every head and every query
-    positions: Tensor | None = None  # (S), or (B,S)
-
-    def last(self) -> Self:
-        """Return the same layout."""
-        return self
-
-    def wanted(self, x: Tensor) -> Tensor:
-        """Return all of x."""
-        return x
-
 
 # How to compute attention: from query, key, value, layout and dropout to the context and, if stored, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Any, Any], tuple[Tensor, Tensor | None]]
