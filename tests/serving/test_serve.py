@@ -293,7 +293,7 @@ def test_the_limits_are_those_of_the_command_line(sent: bytes, status: int, lock
         ("--port 70000", "port is 70000"),
         ("--host 300.1.1.1", "--port 0 of --host 300.1.1.1 cannot be used"),
         ("--host 203.0.113.7", "cannot be used"),
-        ("--max-texts 0", "max_texts is 0"),
+        ("--max-texts 0", "--max-texts is 0"),
         ("--timeout nan", "timeout is nan"),
         ("--pooling best", "pooling is 'best'"),
         ("--classifier nowhere", "nowhere"),
