@@ -1,5 +1,5 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression; and samples/, the files of README's commands
-# make test        style, types and the quick tests: 6 to 15 minutes of two cores
+# make test        style, types and the quick tests: 3 to 15 minutes of two cores
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
 # make test-notebooks   the notebooks and their solutions, a part of test-slow
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
@@ -39,7 +39,7 @@ quality: .venv/installed-for-tests
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test: check
-	@echo "the quick tests: 6 to 15 minutes on two cores"
+	@echo "the quick tests: 3 to 15 minutes on two cores"
 	$(PYTEST)
 
 # The second tier: notebooks, ONNX, pages in a browser, torchrun with a rank that is killed, Ray with a worker killed, a
