@@ -218,7 +218,7 @@ class Vectors(Model):
                     "context_length_exceeded",
                 )
         stats = TokenStats(truncated=sum(len(text) > most for text in texts))
-        return prepared(Tokenized([template.row(text[:most]) for text in texts], stats))
+        return prepared(Tokenized([template.row(self.tokenizer.cut(text, most)) for text in texts], stats))
 
     def compute(self, items: list[Tokenized]) -> Matrix:
         """(N, width)."""

@@ -251,8 +251,8 @@ class Tokenizer(TransformersNames):
         }
 
     def cut(self, values: Sequence[Any], count: int) -> Sequence[Any]:
-        """Return the `count` values of a text's tokens that a row keeps: the first, or the last if cuts_left."""
-        return values[len(values) - count :] if self.cuts_left else values[:count]
+        """Return the values of a text's tokens that a row keeps: the first `count`, or the last if cuts_left."""
+        return values[max(0, len(values) - count) :] if self.cuts_left else values[:count]
 
     def warn(self, stats: TokenStats, max_length: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each, at the line of the caller's caller."""

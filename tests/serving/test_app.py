@@ -157,6 +157,21 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors,
     assert_close(found_in(embed(server, [ids])), expected[1:])
 
 
+@pytest.mark.filterwarnings("ignore:1 of 2 texts are longer")
+def test_token_ids_are_cut_on_the_side_that_the_files_state(folder: Path, tmp_path: Path) -> None:
+    left = shutil.copytree(folder, tmp_path / "left")
+    (left / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left"}))
+    embedder = minibert.Embedder(left, minibert.Recipe(pooling="mean"), "cpu")
+    texts = ["the lovely film", LONG + "bad play"]
+    ids = minibert.load_tokenizer(left).ids(texts, max_length=20)
+    cls, *short, sep = ids[0]
+    good = minibert.load_tokenizer(left).ids(["good"])[0][1]
+    whole = [[cls, *short, sep], [cls, *[good] * 40, *ids[1][-3:]]]
+    answer = embed(app.Server(Vectors("words", embedder, truncate=True)), whole)
+    assert_close(found_in(answer), minibert.embed(texts, left, pooling="mean"))
+    assert answer.json()["usage"]["truncated_texts"] == 1
+
+
 # -- labels and masked tokens
 
 

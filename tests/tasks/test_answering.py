@@ -135,6 +135,13 @@ def test_windows_are_those_of_transformers_whose_stride_is_the_overlap(stride: i
     assert encoded.notes[0] == f"1 of 1 questions are split into windows, {len(encoded.examples)} in all"
 
 
+def test_a_question_that_fits_is_whole_where_long_texts_lose_their_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, task = Questions([asked(question="Where was she born?")], known=False), Answering(max_question=8)
+    whole = encode(task, data, 40).examples  # its 5 tokens are more than half of 8
+    monkeypatch.setattr(TOKENIZER, "cuts_left", True)
+    assert [one.ids for one in encode(task, data, 40).examples] == [one.ids for one in whole]
+
+
 def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
     question = "where " * 70
     encoded = encode(Answering(), Questions([asked("Rome", question=question), asked("Rome")]))
