@@ -81,7 +81,7 @@ class DiskRows:
             with closing(sqlite3.connect(self.path, timeout=30)) as database, database:  # seconds to wait for a writer
                 database.execute("CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, vector BLOB)")
                 return list(action(database))
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeError) as error:  # the last where SQLite's message quotes damaged bytes
             self.usable = False
             warnings.warn(
                 f"the cache {self.path} cannot be used ({error}): vectors are computed and not kept; "

@@ -195,6 +195,7 @@ def test_a_cache_that_cannot_be_written_is_read_and_costs_one_warning(
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {  # the folder of the cache, what rows.sqlite becomes
     "no database": ("", lambda content: b"no database" * 500),
     "middle overwritten": ("", lambda content: content[:100] + b"\xff" * len(content[100:])),
+    "no UTF-8 in the names": ("", lambda content: content.replace(b"TABLE rows (key", b"TABLE rows \xffkey")),
     "no folder": ("rows.sqlite/below a file", bytes),
 }
 
