@@ -252,7 +252,7 @@ class Regression:
         """A float that is finite in float32. Raises ValueError, with its place, for anything else."""
         try:
             number = float(given)  # type: ignore[arg-type]  # raises TypeError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
             number = np.nan
         if not abs(number) <= LARGEST:  # NaN is not
             raise ValueError(

@@ -221,6 +221,7 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
         (NUMBER, np.eye(2), TypeError, "labels are of type ndarray; pass one column"),
         (NUMBER, [1.0, None], ValueError, "row 1 has the label None; regression needs finite numbers"),
         (NUMBER, [1.0, math.inf], ValueError, "row 1 has the label inf; regression needs finite numbers"),
+        (NUMBER, [1.0, 10**400], ValueError, "row 1 has the label a number of more than 80 digits; regression needs"),
         (
             SEVERAL,
             np.array([[1, 0], [0, 2]]),
