@@ -314,7 +314,8 @@ class Encoder(nn.Module):
         x = self.embeddings(ids, segments, tasks, layout.positions)  # (B,S) -> (B,S,D)
         hidden_states: list[Tensor] = [x] if output_hidden_states else []
         attentions: list[Any] = []
-        for x, probs in self.through_layers(x, layout, attend):  # noqa: B020  # (B,S,D), (B,H,S,S)
+        steps = self.through_layers(x, layout, attend)
+        for x, probs in steps:  # (B,S,D), (B,H,S,S)
             if output_hidden_states:
                 hidden_states.append(x)
             if output_attentions:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -246,9 +246,6 @@ class Engine:
                 self.fallback.layers[number] = fast_layer(layer, kernels)
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
-        for one in (self.encoder, self.fallback):
-            if one is not None:
-                one.eval()
 
     @torch.inference_mode()
     def calibrate(
@@ -358,8 +355,7 @@ class Engine:
 
     def embed(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""
-        x: Tensor = self.encoder.embeddings(packed.ids, packed.segments, positions=packed.positions)
-        return x
+        return cast(Tensor, self.encoder.embeddings(packed.ids, packed.segments, positions=packed.positions))
 
     def forward(self, packed: Packed, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
         """Return the pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
