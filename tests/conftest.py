@@ -18,8 +18,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub and transformers ar
 import hypothesis
 import pytest
 import torch
-from helpers import Pair, minilm_folder
-from words import write_words_checkpoint
+from support.models import Pair, minilm_folder
+from support.words import write_words_checkpoint
 
 from minibert.checkpoints.load import load
 from minibert.cli import main as cli

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import every_family, every_wrong_number, small_config
 from hypothesis import given
 from hypothesis import strategies as st
+from support.models import every_family, every_wrong_number, small_config
 
 from minibert.checkpoints.load import full_name
 from minibert.config import ACTIVATIONS, Config

@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 import pytest
-from helpers import small_config
+from support.models import small_config
 
 import minibert
 from minibert.config import ABSENT, Config

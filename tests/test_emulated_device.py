@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from emulated_device import emulated_device
+from support.emulated_device import emulated_device
 from torch import nn
 
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from support.words import write_words_checkpoint
 from torch import Tensor, nn
-from words import write_words_checkpoint
 
 import minibert
 from minibert.checkpoints.load import full_name

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.words import write_words_checkpoint
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-from words import write_words_checkpoint
 
 import minibert
 from minibert import stream

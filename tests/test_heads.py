@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, assert_begins_as_bert, assert_equal, edited, every_family, every_head, unequal
 from safetensors.torch import load_file
+from support.models import Pair, assert_begins_as_bert, assert_equal, edited, every_family, every_head, unequal
 from torch import Tensor
 
 import minibert

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, assert_begins_as_bert, every_head, small_config
+from support.models import HEADS, assert_begins_as_bert, every_head, small_config
 
 from minibert.config import Config
 from minibert.families import FAMILIES

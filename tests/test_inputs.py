@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import small_config
+from support.models import small_config
 from torch import Tensor
 
 from minibert.config import Config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import MakePair, assert_equal, every_family, small_config, unequal
+from support.models import MakePair, assert_equal, every_family, small_config, unequal
 from torch import nn
 
 import minibert

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.training import Found, batch_of
 from torch import Tensor
-from training import Found, batch_of
 
 import minibert
 from minibert.heads import SequenceClassification

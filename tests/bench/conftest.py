@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from words import write_words_checkpoint
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.bench import embedding, harness

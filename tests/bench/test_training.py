@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from emulated_device import emulated_device
+from support.emulated_device import emulated_device
+from support.words import write_words_checkpoint
 from torch import Tensor
-from words import write_words_checkpoint
 
 import minibert
 from minibert.bench import harness, training

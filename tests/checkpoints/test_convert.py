@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HEADS, Pair, Written, assert_equal, unequal
 from safetensors.torch import load_file
+from support.models import HEADS, Pair, Written, assert_equal, unequal
+from support.words import as_before_2021, state_vectors
 from torch import Tensor
-from words import as_before_2021, state_vectors
 
 import minibert
 from minibert.checkpoints.convert import convert

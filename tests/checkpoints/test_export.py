@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, TESTED
+from support.models import HEADS, TESTED
 from torch import Tensor
 from torch.export import Dim
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.words import state_vectors, write_words_checkpoint
 from torch import nn
-from words import state_vectors, write_words_checkpoint
 
 import minibert
 from minibert.checkpoints.inspection import Figures, checkpoint_text, inspect, trained

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, Written, assert_equal, edited, every_family, every_head, unequal
 from safetensors import safe_open
 from safetensors.torch import load_file
+from support.models import Pair, Written, assert_equal, edited, every_family, every_head, unequal
+from support.words import write_words_checkpoint
 from torch import Tensor, nn
 from transformers import AutoModel
-from words import write_words_checkpoint
 
 import minibert
 from minibert.checkpoints import load as load_module

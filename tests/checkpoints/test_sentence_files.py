@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import every_wrong_number
-from words import state_vectors
+from support.models import every_wrong_number
+from support.words import state_vectors
 
 from minibert.checkpoints.sentence_files import Stated, read_stated
 

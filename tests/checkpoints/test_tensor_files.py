@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_equal
 from safetensors.torch import save_file
+from support.models import assert_equal
 from torch import Tensor
 
 from minibert.checkpoints.tensor_files import (

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from words import labelled, write_tsv
+from support.words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub

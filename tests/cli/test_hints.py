@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from words import write_words_checkpoint
+from support.words import write_words_checkpoint
 
 from minibert.cli.main import COMMANDS, main
 from minibert.cli.shared import in_options

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import KINDS, write_kinds
-from words import labelled
+from support.kinds import KINDS, write_kinds
+from support.words import labelled
 
 import minibert
 from minibert.cli import predict

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from words import write_words_checkpoint
+from support.words import write_words_checkpoint
 
 import minibert
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import edited
-from words import write_words_checkpoint
+from support.models import edited
+from support.words import write_words_checkpoint
 
 HOSTILE = {  # what it would do -> the text, and what is printed
     "clears the screen": ("\x1b[2J", "\\x1b[2J"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import transformers
-from words import write_words_checkpoint
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.experiments import grammar

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 from minibert.experiments import possible, quality
 from minibert.heads import Head

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 from minibert.experiments import transfer
 from minibert.tasks.classification import Classification

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from engine_helpers import EXACT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine import EXACT
 from torch import nn
 
 from minibert.kernels.int8 import (

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from engine_helpers import (
+from support.engine import (
     CPU,
     ENCODER,
     MIXED,

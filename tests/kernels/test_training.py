@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
+from support.training import batches_of
 from torch import Tensor, nn
-from training import batches_of
 
 import minibert
 from minibert.families.bert import BERT

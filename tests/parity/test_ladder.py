@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import MakePair, Pair, unequal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.models import MakePair, Pair, unequal
 from torch import Tensor, nn
 
 import minibert

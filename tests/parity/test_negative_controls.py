@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import MakePair, edited, every_family, unequal
-from mistakes import MISTAKES, Mistake
-from sabotage import wrong_eps, zero_bias
+from support.mistakes import MISTAKES, Mistake
+from support.models import MakePair, edited, every_family, unequal
+from support.sabotage import wrong_eps, zero_bias
 from torch import nn
 
 import minibert

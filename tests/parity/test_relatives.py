@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import MakePair, Pair, Written, edited, small_config, unequal
 from safetensors.torch import load_file
+from support.models import MakePair, Pair, Written, edited, small_config, unequal
 from torch import Tensor, nn
 
 import minibert

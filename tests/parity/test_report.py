@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sabotage import Model
+from support.sabotage import Model
 
 import minibert
 from minibert import model

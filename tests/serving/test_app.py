@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from words import labelled, state_vectors, write_words_checkpoint
+from support.words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli

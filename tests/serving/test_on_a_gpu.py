@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from emulated_device import emulated_device
-from words import write_words_checkpoint
+from support.emulated_device import emulated_device
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.serving.app import Server

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.bench import serving as clients

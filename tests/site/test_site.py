@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from notebooks import NOTEBOOKS, TUTORIALS, cells_of
+from support.notebooks import NOTEBOOKS, TUTORIALS, cells_of
 
 from minibert.annotated.notes import MODULES
 from minibert.utils.templates import DIAGRAMS

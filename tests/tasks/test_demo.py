@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from words import state_vectors, write_tsv, write_words_checkpoint
+from support.words import state_vectors, write_tsv, write_words_checkpoint
 
 from minibert.checkpoints import hub
 from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, learn, show_tokens

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from words import labelled
+from support.words import labelled
 
 from minibert import TextFeatures, embed
 from minibert.tasks.classification import Classification, Texts

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import assert_equal, minilm_folder, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.models import assert_equal, minilm_folder, write_checkpoint
+from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 from torch import Tensor
-from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.heads import Head

@@ -5,11 +5,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import HARD_TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score, precision_recall_fscore_support
+from support.models import HARD_TEXTS
 
 from minibert.tasks import metrics
 from minibert.tasks.answering import Gold, Question, score_answer

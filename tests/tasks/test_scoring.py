@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from emulated_device import emulated_device
-from helpers import write_checkpoint
-from small_tokenizers import CLASSES, write_saved
-from words import OTHER, write_words_checkpoint
+from support.emulated_device import emulated_device
+from support.models import write_checkpoint
+from support.tokenizers import CLASSES, write_saved
+from support.words import OTHER, write_words_checkpoint
 
 import minibert
 from minibert.tasks import scoring

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import HARD_TEXTS, minilm_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.models import HARD_TEXTS, minilm_folder
 from transformers import AutoTokenizer
 
 from minibert.tasks.base import Encoded

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import minilm_folder
-from small_tokenizers import WORDS, write_config, write_saved
+from support.models import minilm_folder
+from support.tokenizers import WORDS, write_config, write_saved
 from transformers import AutoTokenizer
 
 from minibert.text.tokenizer import Tokenizer, load_tokenizer

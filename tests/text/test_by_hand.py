@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-from helpers import HARD_TEXTS, minilm_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
-from small_tokenizers import FAIRSEQ, SENTENCES, byte_pairs, pieces
+from support.models import HARD_TEXTS, minilm_folder
+from support.tokenizers import FAIRSEQ, SENTENCES, byte_pairs, pieces
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from minibert.text import byte_pairs as bpe_module

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_equal
 from safetensors.numpy import save
 from safetensors.torch import load_file
+from support.models import assert_equal
 
 from minibert import Config, load_tokenizer
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_weight

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import minilm_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.models import minilm_folder
 
 from minibert.losses import IGNORED
 from minibert.text.masking import Masking, unmasked

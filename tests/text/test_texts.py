@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import minilm_folder
+from support.models import minilm_folder
 
 from minibert.text.texts import as_texts, as_texts_or_pairs, columns_of
 from minibert.text.tokenizer import load_tokenizer

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import minilm_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import CLASSES
-from words import BAD, GOOD, write_words_checkpoint
+from support.models import minilm_folder
+from support.tokenizers import CLASSES
+from support.words import BAD, GOOD, write_words_checkpoint
 
 from minibert.text.tokenized import TruncationWarning, in_windows
 from minibert.text.tokenizer import Tokenizer, load_tokenizer

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import HARD_TEXTS, minilm_folder, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
+from support.models import HARD_TEXTS, minilm_folder, write_checkpoint
+from support.tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
 from transformers import AutoTokenizer
 
 from minibert.tasks.masked_text import fill_mask, fill_text

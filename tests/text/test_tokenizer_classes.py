@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from small_tokenizers import CLASSES, assert_as_transformers, change
+from support.tokenizers import CLASSES, assert_as_transformers, change
 from transformers import AutoTokenizer
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import tokenizers
-from helpers import HARD_TEXTS, minilm_folder
-from small_tokenizers import SENTENCES, write_config, write_saved, write_vocabulary
+from support.models import HARD_TEXTS, minilm_folder
+from support.tokenizers import SENTENCES, write_config, write_saved, write_vocabulary
 from transformers import AutoTokenizer
 
 from minibert.text.masking import Masking

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from small_tokenizers import CLASSES, TEXTS, WORDS, added, assert_as_transformers, change
+from support.tokenizers import CLASSES, TEXTS, WORDS, added, assert_as_transformers, change
 from transformers import AutoTokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import TokenizersBackend

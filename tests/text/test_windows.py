@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from words import BAD, GOOD, write_words_checkpoint
+from support.words import BAD, GOOD, write_words_checkpoint
 
 import minibert
 from minibert.vectors.stream import embed_stream

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from words import write_words_checkpoint
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.tasks.masked_text import fill_mask

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import small_config
+from support.models import small_config
+from support.words import labelled, write_words_checkpoint
 from torch import Tensor
-from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.parity.checkpoints import make_batch

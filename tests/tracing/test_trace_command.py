@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from support.words import labelled, write_words_checkpoint
 from torch import nn
-from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier, train

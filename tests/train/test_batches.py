@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training import CHOICES, batches_of, examples, write_corpus
-from words import write_words_checkpoint
+from support.training import CHOICES, batches_of, examples, write_corpus
+from support.words import write_words_checkpoint
 
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example

@@ -11,11 +11,11 @@ from unittest.mock import Mock, patch
 
 import pytest
 import torch
-from helpers import assert_equal
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
+from support.models import assert_equal
+from support.words import labelled
 from torch import Tensor
-from words import labelled
 
 import minibert
 from minibert.tasks.classification import Classification

@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from helpers import assert_equal, edited
+from support.models import assert_equal, edited
+from support.training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
+from support.words import labelled, write_tsv, write_words_checkpoint
 from torch import Tensor
-from training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
-from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
 from minibert.families.albert import ALBERT

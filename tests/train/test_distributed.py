@@ -1,7 +1,7 @@
 """Who a process is, what is refused before it meets others, and which rows and windows are whose.
 
-Two processes train what one does: the same weights, one output, and after a kill the same bits. ranks.py runs in the
-processes; torchrun starts them here as its users do.
+Two processes train what one does: the same weights, one output, and after a kill the same bits. support/ranks.py runs
+in the processes; torchrun starts them here as its users do.
 """
 
 import json
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 import torch
-from helpers import assert_equal
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import CASES, Ended
 from safetensors.torch import load_file
+from support import ranks
+from support.models import assert_equal
+from support.ranks import CASES, Ended
+from support.training import CHOICES, batches_of
+from support.words import write_tsv, write_words_checkpoint
 from torch import Tensor
-from training import CHOICES, batches_of
-from words import write_tsv, write_words_checkpoint
 
 from minibert.train import distributed, finetune, pretrain
 from minibert.train.batches import Batch
@@ -143,10 +143,12 @@ FAR = 1e-4  # what a mistake makes
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the trainings of ranks.py, in two processes; one start of torchrun for all of them."""
+    """The folder of the trainings of support/ranks.py, in two processes; one start of torchrun for all of them."""
     folder = tmp_path_factory.mktemp("launched")
     ranks.write_corpus(folder)
-    done = subprocess.run([*TORCHRUN, str(TESTS / "ranks.py"), str(folder)], env=QUIET, capture_output=True, text=True)
+    done = subprocess.run(
+        [*TORCHRUN, "-m", "support.ranks", str(folder)], cwd=TESTS, env=QUIET, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr, "a warning that concerns no user"
     return folder

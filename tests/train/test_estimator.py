@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 import minibert
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import assert_equal
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from words import labelled, write_tsv
+from support.models import assert_equal
+from support.words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub

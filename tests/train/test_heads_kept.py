@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.tasks.base import Task

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, MakePair, Pair, assert_equal, every_family, every_head
+from support.models import HEADS, MakePair, Pair, assert_equal, every_family, every_head
+from support.training import Found, batch_of, batches_of, examples, upstream_loss, upstream_training
 from torch import Tensor, nn
-from training import Found, batch_of, batches_of, examples, upstream_loss, upstream_training
 
 import minibert
 from minibert.families.albert import ALBERT

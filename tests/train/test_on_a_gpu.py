@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from emulated_device import emulated_device
+from support.emulated_device import emulated_device
+from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, write_home
 from torch import Tensor, nn
-from training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, write_home
 
 from minibert.checkpoints.load import load
 from minibert.families.albert import ALBERT

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, every_head
+from support.models import HEADS, every_head
+from support.training import CHOICES, CLOSE, WIDTH, Found, batch_of, examples, lengths_of
+from support.words import labelled
 from torch import Tensor, nn
 from torch.nn import functional as F
-from training import CHOICES, CLOSE, WIDTH, Found, batch_of, examples, lengths_of
-from words import labelled
 
 import minibert
 from minibert.families.base import Family

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted, write_home
-from words import write_words_checkpoint
+from support.training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted, write_home
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.families.albert import ALBERT

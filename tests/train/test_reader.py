@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from helpers import every_wrong_number
-from kinds import HEADS, write_kinds, write_theirs
-from words import OTHER, labelled, write_words_checkpoint
+from support.kinds import HEADS, write_kinds, write_theirs
+from support.models import every_wrong_number
+from support.words import OTHER, labelled, write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier

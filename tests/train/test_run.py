@@ -17,8 +17,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers import assert_equal
-from training import EPOCHS, KINDS, OF_STEPS, QUICK, STEPS, write_home
+from support.models import assert_equal
+from support.training import EPOCHS, KINDS, OF_STEPS, QUICK, STEPS, write_home
 
 from minibert.tasks.base import Measure
 from minibert.train import checkpointer, loop, run

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, prose_of
+from support.notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, prose_of
 
 ALL = NOTEBOOKS + [TUTORIALS / "solutions" / path.name for path in NOTEBOOKS]
 NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import QUICK, write_home
+from support.training import QUICK, write_home
 
 import minibert
 from minibert.checkpoints import hub

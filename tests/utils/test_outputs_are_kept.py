@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training import write_home
-from words import write_words_checkpoint
+from support.training import write_home
+from support.words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.train import finetune

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from words import as_before_2021, labelled, state_vectors, write_words_checkpoint
+from support.words import as_before_2021, labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert import TextFeatures, embed

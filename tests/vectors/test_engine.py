@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.engine import (
     CPU,
     ENCODER,
     ENGINE,
@@ -25,8 +27,6 @@ from engine_helpers import (
     random_rows,
     readable,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from minibert import load
@@ -237,7 +237,7 @@ FORK = r"""
 import multiprocessing, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of a fork beside threads
 import torch
-from engine_helpers import ENCODER, ENGINE
+from support.engine import ENCODER, ENGINE
 from minibert.vectors.engine import Engine
 torch.set_num_threads(2)
 rows = [[5] * 40] * 40

@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
-from words import labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.vectors import features

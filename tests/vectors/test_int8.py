@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from engine_helpers import (
+from safetensors.torch import load_file, save_file
+from support.engine import (
     CPU,
     ENCODER,
     EXACT,
@@ -23,8 +24,7 @@ from engine_helpers import (
     random_encoder,
     random_rows,
 )
-from engine_helpers import readable as readable_vectors
-from safetensors.torch import load_file, save_file
+from support.engine import readable as readable_vectors
 from torch import Tensor, nn
 
 import minibert

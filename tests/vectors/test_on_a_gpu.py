@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from emulated_device import EmulatedDevice, emulated_device
-from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows, round_products
+from support.emulated_device import EmulatedDevice, emulated_device
+from support.engine import MIXED, RELATIVES, difference, random_encoder, random_rows, round_products
 
 from minibert import TextFeatures, embed
 from minibert.kernels import matmul

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from emulated_device import emulated_device
-from engine_helpers import round_products
-from shards import TEXTS, matrix, write_shard
+from support.emulated_device import emulated_device
+from support.engine import round_products
+from support.shards import TEXTS, matrix, write_shard
 
 import minibert
 from minibert.text.tokenized import TruncationWarning

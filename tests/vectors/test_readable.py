@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import minilm_folder
+from support.models import minilm_folder
 
 import minibert
 from minibert.vectors.readable import Matrix, readable_vectors

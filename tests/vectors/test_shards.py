@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shards import TEXTS, matrix, write_shard
-from words import OTHER
+from support.shards import TEXTS, matrix, write_shard
+from support.words import OTHER
 
 import minibert
 from minibert.text import texts as texts_module

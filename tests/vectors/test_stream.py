@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from words import BAD, GOOD, OTHER, write_words_checkpoint
+from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.text.tokenized import TokenStats, TruncationWarning

@@ -42,7 +42,7 @@ project = html_title = "minibert"
 root_doc = "README"
 extensions = ["myst_nb"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".py": "python"}
-include_patterns = ["README.md", "tutorials/**", "minibert/**", "weights/**", "tests/*.py"]
+include_patterns = ["README.md", "tutorials/**", "minibert/**", "weights/**", "tests/support/*.py"]
 exclude_patterns = [".*", "build", "tutorials/site/conf.py", "**/.ipynb_checkpoints"]
 suppress_warnings = ["toc.not_included", "myst.header", "misc.highlighting_failure"]
 nb_execution_mode = "off"

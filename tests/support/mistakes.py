@@ -5,8 +5,12 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from helpers import zero_biases
-from sabotage import (
+from torch import Tensor
+
+from minibert import model
+from minibert.parity.compare import DROPOUT
+from support.models import zero_biases
+from support.sabotage import (
     Model,
     attention_with,
     bias_added_twice,
@@ -38,10 +42,6 @@ from sabotage import (
     wrong_eps,
     zero_bias,
 )
-from torch import Tensor
-
-from minibert import model
-from minibert.parity.compare import DROPOUT
 
 
 class Mistake(NamedTuple):

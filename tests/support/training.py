@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from words import OTHER, WORDS, write_tsv, write_words_checkpoint
 
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -25,6 +24,7 @@ from minibert.train import distill, finetune, pretrain
 from minibert.train.batches import Batch, Batches, collate
 from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
+from support.words import OTHER, WORDS, write_tsv, write_words_checkpoint
 
 WIDTH = 11  # positions of parity's tiny checkpoints
 VOCABULARY = 101

@@ -1,4 +1,6 @@
-"""Trainings that train/test_distributed.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER
+"""Trainings that train/test_distributed.py runs in one process and in two.
+
+    torchrun --nproc-per-node 2 -m support.ranks FOLDER
 
 Each rank writes its last weights to FOLDER/CASE-RANK.safetensors. Without transformers, which takes longer to import
 than all of it takes to compute.
@@ -16,10 +18,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-import training
 from safetensors.torch import save_file
 from torch import Tensor
-from training import VOCABULARY, WIDTH
 
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
@@ -35,6 +35,8 @@ from minibert.train.objectives import OBJECTIVES
 from minibert.train.packed import packed_output
 from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
+from support import training
+from support.training import VOCABULARY, WIDTH
 
 LABELS = 3
 SIZES = {

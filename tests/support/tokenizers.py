@@ -13,11 +13,11 @@ import pytest
 import sentencepiece
 import tokenizers
 import transformers
-from helpers import HARD_TEXTS
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from support.models import HARD_TEXTS
 
 SENTENCES = [
     "The cat sat on the mat, and the dog didn't care at all.",

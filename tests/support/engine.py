@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from emulated_device import DeviceTensor
 from torch import Tensor
 
 from minibert import Config, Encoder, Recipe
@@ -17,6 +16,7 @@ from minibert.parity.checkpoints import randomise
 from minibert.utils import device
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix, readable_vectors
+from support.emulated_device import DeviceTensor
 
 Rows = list[list[int]]
 V, L, D = 97, 3, 32

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from words import BAD, GOOD
+
+from support.words import BAD, GOOD
 
 TEXTS = [
     f"{good} {bad} {'film ' * (row % 4)}".strip() for row, (good, bad) in enumerate(zip(GOOD * 9, BAD * 9, strict=True))

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from words import labelled, write_words_checkpoint
 
 from minibert.tasks.frozen import train
 from minibert.train import finetune
+from support.words import labelled, write_words_checkpoint
 
 # By task, the head of the checkpoint that transformers writes.
 HEADS = {

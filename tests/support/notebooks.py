@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-TUTORIALS = Path(__file__).parents[1] / "tutorials"
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"), key=lambda path: int(path.name.partition("_")[0]))  # 2 before 10
 
 Cell = dict[str, Any]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from helpers import write_checkpoint
+from support.models import write_checkpoint
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD, OTHER = ["good", "fine", "lovely"], ["bad", "dull", "awful"], ["film", "book", "play", "meal", "very", "the"]
