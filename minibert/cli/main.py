@@ -47,8 +47,12 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "classify evaluate": ("measure on labelled texts", predict.evaluate_arguments, predict.evaluate),
     "classify predict": ("label texts", predict.predict_arguments, predict.predict),
     **{
-        f"finetune {name}": (help, partial(train.finetune_arguments, name=name), partial(train.finetune, name=name))
-        for name, (_, _, help) in TASKS.items()
+        f"finetune {name}": (
+            entry.help,
+            partial(train.finetune_arguments, name=name),
+            partial(train.finetune, name=name),
+        )
+        for name, entry in TASKS.items()
     },
     "pretrain": ("train a model on raw text from nothing", train.pretrain_arguments, train.pretrain),
     "distill": ("train a smaller model on the predictions of a larger one", train.distill_arguments, train.distill),

@@ -1,5 +1,7 @@
 """The commands that use a model with a task head: `minibert evaluate`, `predict` and `fill-mask`."""
 
+from __future__ import annotations
+
 import argparse
 import time
 import warnings
@@ -7,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.cli.shared import (
     COLUMNS,
@@ -29,11 +31,13 @@ from minibert.utils.files import user_path
 from minibert.utils.outputs import check_output
 from minibert.utils.printing import block, require
 
+if TYPE_CHECKING:
+    from minibert.tasks.base import Row
+
 OF_TASKS = ("columns", "tag_names", "repair")  # options about a file of other tasks than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
-Row = tuple[str, str | None, dict[str, Any]]  # a text, its second text, and all columns of its row
 # Some rows, and the number of the first, to a line and a dict for each.
-Answer = Callable[[list[Row], int], tuple[list[str], list[dict[str, Any]]]]
+Answer = Callable[["list[Row]", int], tuple[list[str], list[dict[str, Any]]]]
 
 
 def load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,18 +134,13 @@ def predict(args: Arguments) -> Figures:
     as the task's training reads it: SQuAD, questions with choices, or for a tagger CoNLL, by any ending such as .conll.
     """
     check_rows(args, args.folder)
-    from minibert.tasks.tagging import Tagging
-    from minibert.text.formats import format_by_name
     from minibert.train.reader import with_given_words
 
     reader = load_reader(args)
     if args.pretokenized:
         reader = with_given_words(reader)
-    task, file = reader.task, args.file or "-"
-    other_ending = format_by_name(file) is None and "." in Path(file).name
-    words = isinstance(task, Tagging) and other_ending and args.format is args.text is None
-    rows = task.rows(file, args.encoding or task.encoding) if words else rows_of(args, reader.pairs, task)
-    return answer_rows(args, rows, lambda portion, first: answers_of(reader, portion, first, words), "predictions")
+    rows = rows_of(args, reader.pairs, reader.task)
+    return answer_rows(args, rows, partial(answers_of, reader), "predictions")
 
 
 def check_rows(args: Arguments, model: str) -> None:
@@ -175,7 +174,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     with kept_cuts() as cuts, table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
             lines, answers = answer(portion, total)
-            table = [joined(one, given) for one, (_, _, given) in zip(answers, portion, strict=True)]
+            table = [joined(one, row.columns) for one, row in zip(answers, portion, strict=True)]
             if write is None:
                 print("\n".join(lines), flush=True)
                 found += table if args.json else []
@@ -226,20 +225,18 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
     pairs: whether the model reads pairs; None: it may read either. task: that of the model, if it has one.
     Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
     """
-    from minibert.tasks.answering import Answering
-    from minibert.tasks.choice import Choice
+    from minibert.tasks.base import Row
     from minibert.tasks.classification import Classification
     from minibert.text.tables import TextFile
 
     if args.file is not None:
-        trained = task if isinstance(task, Classification) else Classification()
+        encoding = {} if task is None else {"encoding": task.encoding}
+        trained = task if isinstance(task, Classification) else Classification(**encoding)
         how = with_file_options(trained, args, args.file)
         if args.missing is None and how.missing == "drop":
             how = replace(how, missing="error")  # training may leave rows out; of predictions each is wanted
-        if isinstance(task, Choice) or (isinstance(task, Answering) and how.text is None and how.pair is None):
-            if how.text is not None or how.pair is not None:
-                raise ValueError("this model reads one text a row, without --pair and --text")
-            yield from task.rows(args.file, how)
+        if task is not None and (rows := task.rows(args.file, how)) is not None:
+            yield from rows
             return
         if pairs is not None and pairs != (how.pair is not None):
             wanted = "pairs: name the column of the second texts, --pair" if pairs else "one text a row, without --pair"
@@ -247,7 +244,7 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
         with TextFile(args.file, how.text, column2=how.pair, whole=True, **how.reading) as file:
             for row in file:
                 text, pair = (row, None) if isinstance(row, str) else row
-                yield text, pair, file.record
+                yield Row(text, pair, file.record)
         return
     with nullcontext(args.texts) if args.texts else TextFile("-") as lines:
         for number, line in enumerate(lines):
@@ -255,22 +252,13 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
             text, tab, second = line.partition("\t") if pairs else (line, "", "")
             if pairs and not tab:
                 raise ValueError(f"row {number} has no tab; this model reads pairs, with a tab between their texts")
-            yield (text, second, {"text": text, "pair": second}) if pairs else (text, None, {"text": text})
+            yield Row(text, second, {"text": text, "pair": second}) if pairs else Row(text, None, {"text": text})
 
 
-def answers_of(reader: Any, rows: list[Row], first: int, words: bool) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the lines and the dicts of the predictions.
-
-    first: the number of the first row, for errors. words: each text is split into these words of its row.
-    """
-    from minibert.tasks.sentences import untagged
-
-    texts, pairs, given = zip(*rows, strict=True)
+def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the lines and the dicts of the predictions; first: the number of the first row, for errors."""
     try:
-        if words:
-            data = untagged([one["words"] for one in given])
-        else:
-            data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
+        data = reader.task.from_rows(rows)
         answers = reader.answer(data)
     except ValueError as error:
         raise ValueError(f"{error}; rows are counted from row {first:,} on" if first else str(error)) from None

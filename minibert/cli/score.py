@@ -1,12 +1,17 @@
 """`minibert score`: how likely a masked language model finds each text, or which of two it finds likelier."""
 
+from __future__ import annotations
+
 import argparse
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minibert.cli.predict import Row, add_rows, answer_rows, check_rows, rows_of
+from minibert.cli.predict import add_rows, answer_rows, check_rows, rows_of
 from minibert.cli.shared import Arguments, Figures, add_machine, add_masked_lm, add_options, masked_lm
 from minibert.vectors.recipe import Recipe
+
+if TYPE_CHECKING:
+    from minibert.tasks.base import Row
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +47,7 @@ def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list
     from minibert.text.writing import one_line
 
     lines, dicts = [], []
-    texts, seconds, _ = zip(*rows, strict=True)
+    texts, seconds, *_ = zip(*rows, strict=True)
     scores = scorer(texts, first)
     others = [None] * len(rows) if seconds[0] is None else scorer(seconds, first)
     for text, second, one, other in zip(texts, seconds, scores, others, strict=True):

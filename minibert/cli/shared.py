@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any, BinaryIO, TypeVar
 
+from minibert.tasks import TASKS
 from minibert.tasks.settings import ClassificationSettings
 from minibert.utils.printing import note
 from minibert.utils.settings import type_of
@@ -123,7 +124,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add a table of labelled texts, and the options that choose its columns."""
-    parser.add_argument("data", metavar="DATA", help=ClassificationSettings.data_help)
+    parser.add_argument("data", metavar="DATA", help=TASKS["classify"].data_help)
     add_columns(parser, COLUMNS)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
-from minibert.tasks import task_class
-from minibert.tasks.settings import SETTINGS
+from minibert.tasks import TASKS, task_class
 from minibert.text.wordpiece import MAX_WORD_LENGTH
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -72,12 +71,12 @@ def print_saved(args: Arguments, trained: Any) -> Figures:
 
 
 def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    task, add = SETTINGS[name], parser.add_argument
+    task, add = TASKS[name], parser.add_argument
     add("data", metavar="DATA", help=task.data_help)
     add("--dev", metavar="FILE", help="data for evaluation after each epoch; the best epoch is kept")
     add_output(parser)
     add_options(parser, FinetuneSettings, skip=() if name == "classify" else ("class_weight",))
-    add_options(parser, task)
+    add_options(parser, task.settings)
     add("--seeds", type=int, default=1, metavar="N", help="train with N seeds, keep the best on dev (1)")
     add("--plot", type=user_path, metavar="FILE.png", help="plot the loss and the score on dev")
 
@@ -161,7 +160,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
     group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
-    add_options(group, SETTINGS["classify"], skip=("separator", "regression"))
+    add_options(group, TASKS["classify"].settings, skip=("separator", "regression"))
     parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
 
 

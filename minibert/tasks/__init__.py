@@ -24,26 +24,76 @@ In reading order:
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from minibert.tasks.settings import (
+    AnsweringSettings,
+    ChoiceSettings,
+    ClassificationSettings,
+    MaskedTextSettings,
+    TaggingSettings,
+)
+from minibert.text.formats import TextSettings
 
 if TYPE_CHECKING:
     from minibert.tasks.base import Task
 
-# By the name in `minibert finetune NAME`: the module and the class that define the task, and its line in `--help`. No
-# class is imported before it is needed.
+
+class Entry(NamedTuple):
+    """A task as `minibert finetune NAME --help` shows it, and its class, which is imported when it is needed."""
+
+    module: str
+    class_name: str
+    settings: type[TextSettings]  # each field with a help text is a flag
+    help: str
+    data_help: str
+
+
+# By the name in `minibert finetune NAME`. A new task is a module with its class, its settings, and an entry here.
 TASKS = {
-    "classify": ("classification", "Classification", "labels for texts or pairs"),
-    "tag": ("tagging", "Tagging", "a tag for each word"),
-    "answer": ("answering", "Answering", "answers extracted from passages"),
-    "choose": ("choice", "Choice", "one of several choices"),
-    "mask": ("masked_text", "MaskedText", "continued pretraining with masked tokens"),
+    "classify": Entry(
+        "classification",
+        "Classification",
+        ClassificationSettings,
+        "labels for texts or pairs",
+        "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input; or a folder with a folder of .txt "
+        "files for each label",
+    ),
+    "tag": Entry(
+        "tagging",
+        "Tagging",
+        TaggingSettings,
+        "a tag for each word",
+        "a word and its tag on each line, an empty line between sentences (CoNLL); or .csv, .jsonl",
+    ),
+    "answer": Entry(
+        "answering",
+        "Answering",
+        AnsweringSettings,
+        "answers extracted from passages",
+        "questions on passages: SQuAD 1.1 or 2.0 JSON, or a question in each row",
+    ),
+    "choose": Entry(
+        "choice",
+        "Choice",
+        ChoiceSettings,
+        "one of several choices",
+        'JSON lines of {"question", "choices": [...], "label"}, perhaps "context"; or SWAG',
+    ),
+    "mask": Entry(
+        "masked_text",
+        "MaskedText",
+        MaskedTextSettings,
+        "continued pretraining with masked tokens",
+        "raw text: one text per line, an empty line between documents; or a table",
+    ),
 }
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a fine-tuning task. Raises ValueError for an unknown name."""
+    """Return the class of a fine-tuning task. Raises ValueError for an unknown name."""
     if name not in TASKS:
         raise ValueError(f"task {name!r} is not known; choose from {', '.join(TASKS)}")
-    module, task, _ = TASKS[name]
-    found: type[Task] = getattr(importlib.import_module(f"{__name__}.{module}"), task)
+    module = importlib.import_module(f"{__name__}.{TASKS[name].module}")
+    found: type[Task] = getattr(module, TASKS[name].class_name)
     return found

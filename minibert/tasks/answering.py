@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.metrics import f1
-from minibert.tasks.questions import Gold, Question, Questions, read_questions, records
-from minibert.tasks.settings import AnsweringSettings
-from minibert.text.formats import FileSettings
+from minibert.tasks.questions import Gold, Question, Questions, question_rows, read_questions
+from minibert.tasks.settings import AnsweringSettings, ClassificationSettings
 from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
@@ -72,17 +71,9 @@ class Answering(AnsweringSettings, Task):
         """The questions of a file, see questions.read_questions."""
         return read_questions(path, self)
 
-    def rows(self, path: str | Path, settings: FileSettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """The questions of a file, answered or not, with their passages and all fields, for `minibert predict`."""
-        for place, fields, is_row in records(path, settings):
-            question, context = fields.get("question"), fields.get("context")
-            if not isinstance(question, str) or not isinstance(context, str):
-                raise ValueError(
-                    f"{place} has no question with its context, and this model reads pairs: name the column of the "
-                    "second texts, --pair, and of the questions, --text"
-                )
-            kept = fields if is_row else {name: fields.get(name) for name in ("id", "question", "context", "answers")}
-            yield question, context, kept
+    def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
+        """Return the questions of a file, answered or not, with their passages, unless columns are named."""
+        return question_rows(path, how) if how.text is None and how.pair is None else None
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Questions:
         """Questions, `texts`, to be answered from passages, `pairs`."""

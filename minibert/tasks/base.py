@@ -8,16 +8,18 @@ Training is in train/, which brings the model and the loop.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from minibert.config import Config
+from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TruncationWarning
 
 # What `minibert.predict` returns for one row: see train.reader.
@@ -35,6 +37,15 @@ class Example:
     # By the argument name of the task head: a number, a row of floats for several labels of a text, or one integer for
     # each token, -100 where there is nothing to predict.
     labels: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Row(NamedTuple):
+    """A row of a file for `minibert predict`: a text, perhaps a second one, and all columns of the file."""
+
+    text: str
+    pair: str | None
+    columns: dict[str, Any]
+    words: Sequence[str] | None = None  # of the text, where the file has them
 
 
 # Changes a training example, given the epoch and the row: masking draws new positions each time.
@@ -84,45 +95,105 @@ class Task(ABC):
     row_length: ClassVar[int] = 128  # default max_length, in tokens
     fresh_head: ClassVar[str] = ""  # a note for checkpoints without this task head
     pairs: bool | None = False  # whether a row is two texts; None: it may be either
-    # (texts, pairs=None) -> unlabelled data for prediction, one text a row
-    from_texts: Callable[..., Any]
-    # (predictions, data) -> the output of `minibert predict`: a line for each row, tab-separated, the text last
-    format_predictions: Callable[..., list[str]]
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Data
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
-        """Data from a file. Raises FileNotFoundError, and ValueError with file and line for invalid content."""
+        """Read the labelled data of a file.
+
+        Raises FileNotFoundError, and ValueError with file and line for invalid content.
+        """
+
+    def from_labels(self, texts: Any, labels: Iterable[object], pairs: Any = None) -> Any:
+        """Return labelled data. Raises TypeError if only files have the data of this task."""
+        raise TypeError(f"the task {self.name!r} reads a file; pass its path in place of texts and labels")
+
+    def from_table(self, table: Mapping[str, Any], kind: str) -> Any:
+        """Return the labelled data in columns by name; kind: what the user passed, for messages."""
+        raise TypeError(f"the task {self.name!r} reads a file, not a {kind}; pass its path")
 
     @abstractmethod
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Any:
+        """Return unlabelled data for prediction, one text per row."""
+
+    def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
+        """Return the rows of a file in the format of the training data, for `minibert predict`.
+
+        Returns None if it is to be read as a table of texts. how: the options of the command.
+        """
+        return None
+
+    def from_rows(self, rows: Sequence[Row]) -> Any:
+        """Return these rows as unlabelled data."""
+        texts, pairs, *_ = zip(*rows, strict=True)
+        return self.from_texts(texts, None if pairs[0] is None else pairs)
+
     def labels_of(self, data: Any) -> list[str]:
-        """The label names, sorted, for config.json; [] for a task without names. ValueError where nothing can be
-        learned: no rows, a single class, missing labels."""
+        """Return the names of the labels in their order, for config.json; [] for a task without names.
+
+        Raises ValueError if nothing can be learned: no rows, a single class, missing labels.
+        """
+        return []
+
+    def names_in(self, data: Any) -> Collection[str]:
+        """Return the names of the labels that occur in the data."""
+        return ()
+
+    def class_weights(self, data: Any, labels: Sequence[str], how: str | Mapping[Any, float]) -> list[float]:
+        """Return the weight of each label in the loss. Raises ValueError unless each text has one class."""
+        raise ValueError(f"class_weight needs a task with one class per text, and this is {self.name!r}")
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Settings that depend on something else
+
+    @classmethod
+    def of_config(cls, config: Config) -> Self:
+        """Return the task with the settings that a checkpoint's config.json implies."""
+        return cls()
+
+    def resolve(self, data: Any) -> Self:
+        """Return the task with the settings that depend on the training data."""
+        return self
+
+    def with_given_words(self) -> Self:
+        """Return the task for texts whose words are separated by spaces. Raises ValueError if it has no words."""
+        raise ValueError(f"--pretokenized is for taggers, and this model is for the task {self.name!r}")
+
+    # -----------------------------------------------------------------------------------------------------------
+    # To the model and back
 
     @abstractmethod
     def encode(self, data: Any, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """Examples for the model, with labels where the data has them. ValueError, with the row, for a label that is
-        not among `labels`."""
+        """Return examples for the model, with labels if the data has them.
+
+        Raises ValueError, with the row, for a label that is not among `labels`.
+        """
 
     def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation | None:
-        """A function that changes each training example each time it is used; None: examples stay as they are."""
+        """Return a function that changes a training example each time it is used; None if examples stay as they are."""
         return None
 
     def reduce(self, logits: Tensor, example: Example) -> Tensor:
-        """The part of an example's logits that `decode` needs: all of them, unless they would not fit in memory."""
+        """Return the part of an example's logits that `decode` needs: all, unless they would not fit in memory."""
         return logits
 
     @abstractmethod
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Any, labels: Sequence[str]) -> list[Any]:
-        """One prediction for each row of the data, from the logits of all examples in order."""
-
-    def as_dicts(self, answers: Sequence[Any], data: Any) -> list[Prediction]:
-        """The predictions as `minibert.predict` returns them."""
-        return list(answers)
+        """Return one prediction for each row of the data, from the logits of all examples in order."""
 
     @abstractmethod
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:
-        """The predictions compared with the true labels."""
+        """Compare predictions with the true labels."""
 
-    def resolve(self, data: Any) -> Self:
-        """The task with the settings filled in that depend on the training data."""
-        return self
+    # -----------------------------------------------------------------------------------------------------------
+    # To the user
+
+    def as_dicts(self, answers: Sequence[Any], data: Any) -> list[Prediction]:
+        """Return the predictions as `minibert.predict` does."""
+        return list(answers)
+
+    @abstractmethod
+    def format_predictions(self, answers: Sequence[Any], data: Any) -> list[str]:
+        """Return the lines that `minibert predict` prints: one per row, separated by tabs, the text last."""

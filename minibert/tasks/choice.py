@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
-from minibert.tasks.settings import ChoiceSettings
+from minibert.tasks.settings import ChoiceSettings, ClassificationSettings
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
@@ -82,6 +82,15 @@ def of_swag(record: Any) -> Any:
     return {"question": record["sent1"], "choices": choices, **label}
 
 
+def question_rows(path: str, settings: FileSettings) -> Iterator[Row]:
+    """Yield the rows of a file as texts of JSON. Raises ValueError, with the place, for anything but objects."""
+    with Table(path, COLUMNS, settings, whole=True) as table:
+        for place, record in table.records():
+            if not isinstance(record, dict):
+                raise ValueError(f"{place} is not a question such as {EXAMPLE}")
+            yield Row(json.dumps(record), None, record)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The task
 
@@ -103,13 +112,11 @@ class Choice(ChoiceSettings, Task):
             raise ValueError(f"{table.name} holds no questions; each is an object such as {EXAMPLE}")
         return found
 
-    def rows(self, path: str | Path, settings: FileSettings) -> Iterator[tuple[str, None, dict[str, Any]]]:
-        """The questions of a file, with a label or not, as texts of JSON, for `minibert predict`."""
-        with Table(path, COLUMNS, settings, whole=True) as table:
-            for place, record in table.records():
-                if not isinstance(record, dict):
-                    raise ValueError(f"{place} is not a question such as {EXAMPLE}")
-                yield json.dumps(record), None, record
+    def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row]:
+        """Return the questions of a file, with a label or not, as texts of JSON."""
+        if how.text is not None or how.pair is not None:
+            raise ValueError("this model reads one text per row, without --pair and --text")
+        return question_rows(path, how)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Unlabelled questions: each text is one as in a file; its label is ignored, and there are no pairs."""

@@ -8,18 +8,20 @@ tasks of GLUE).
 
 import shlex
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from minibert.config import Config
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
-from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, is_alone
+from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, class_weights, is_alone
 from minibert.tasks.names import as_labels, in_order, of_matrix, with_points
 from minibert.tasks.settings import ClassificationSettings
-from minibert.text.tables import Column, Table, listed
+from minibert.text.formats import FileSettings
+from minibert.text.tables import Column, Table, find_columns, listed
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
@@ -149,8 +151,22 @@ class Classification(ClassificationSettings, Task):
         found, names = of_matrix(given) if matrix else kind.named(given)
         return replace(data, labels=found, names=names)
 
+    def from_table(self, table: Mapping[str, Any], kind: str) -> Texts:
+        """Return the labelled texts in the columns of a data frame or a dict. Raises what from_labels raises."""
+        if self.format or self.delimiter or self.encoding != FileSettings.encoding:
+            raise ValueError(f"format, delimiter and encoding are for files; leave them out for a {kind}")
+        text, label, *pair = (table[name] for name in find_columns(self.columns, list(table), f"the {kind}"))
+        return self.from_labels(text, label, *pair)
+
+    @classmethod
+    def of_config(cls, config: Config) -> Self:
+        """Return the task with the type of label that config.json states, or a regression if there is one output."""
+        kind = config.problem_type or (Regression.problem_type if len(config.id2label) == 1 else None)
+        separator = SEPARATOR if kind == MultiLabel.problem_type else None
+        return cls(separator=separator, regression=kind == Regression.problem_type)
+
     def resolve(self, data: Texts) -> Self:
-        """The task with a separator where a file had lists of labels."""
+        """Return the task with a separator if a file had lists of labels."""
         lists = self.separator is None and any(isinstance(label, tuple) for label in data.known_labels)
         return replace(self, separator=SEPARATOR) if lists else self
 
@@ -158,6 +174,16 @@ class Classification(ClassificationSettings, Task):
         """The label names in order, see names.py; for a regression the name of its one output."""
         self.label_type.check(data.known_labels)
         return list(data.names or self.label_type.named(data.known_labels)[1])
+
+    def names_in(self, data: Texts) -> Collection[str]:
+        """Return all names of labels that the data has."""
+        return data.names
+
+    def class_weights(self, data: Texts, labels: Sequence[str], how: str | Mapping[Any, float]) -> list[float]:
+        """Return the weight of each label, see labels.class_weights."""
+        if self.problem_type != SingleLabel.problem_type:
+            return super().class_weights(data, labels, how)
+        return class_weights(data.known_labels, labels, how)
 
     def encode(self, data: Texts, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each row; a pair that is too long is truncated longest text first."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minibert.tasks.base import Row
 from minibert.tasks.settings import AnsweringSettings
 from minibert.text.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
 from minibert.text.tables import Column, Table
@@ -114,6 +115,19 @@ def read_questions(path: str | Path, how: AnsweringSettings) -> Questions:
         why = f": of {left_out:,} the answer is not in the passage" if left_out else ""
         raise ValueError(f"{path} holds no questions{why}")
     return Questions(rows, True, unanswerable, repaired, left_out)
+
+
+def question_rows(path: str, settings: FileSettings) -> Iterator[Row]:
+    """Yield the questions of a file, answered or not, with their passages and all fields."""
+    for place, fields, is_row in records(path, settings):
+        question, context = fields.get("question"), fields.get("context")
+        if not isinstance(question, str) or not isinstance(context, str):
+            raise ValueError(
+                f"{place} has no question with its context, and this model reads pairs: name the column of the second "
+                "texts, --pair, and of the questions, --text"
+            )
+        kept = fields if is_row else {name: fields.get(name) for name in ("id", "question", "context", "answers")}
+        yield Row(question, context, kept)
 
 
 def records(path: str | Path, settings: FileSettings) -> Iterator[Record]:

@@ -5,7 +5,6 @@ Nothing here imports torch, so that `--help` is fast.
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.utils.printing import brief
@@ -34,11 +33,6 @@ class ClassificationSettings(FileSettings):
     separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
     regression: bool = setting(False, "labels are numbers")
 
-    data_help: ClassVar[str] = (
-        "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input; or a folder with a folder of "
-        ".txt files for each label"
-    )
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.separator == "" or (self.regression and self.separator is not None):
@@ -65,10 +59,6 @@ class TaggingSettings(TextSettings):
         "of tags that are numbers, from 0, as in ner_tags of Hugging Face: O,B-PER,...",
         metavar="NAMES",
         parse=names,
-    )
-
-    data_help: ClassVar[str] = (
-        "a word and its tag on each line, an empty line between sentences (CoNLL); or .csv, .jsonl"
     )
 
     def __post_init__(self) -> None:
@@ -103,16 +93,12 @@ class AnsweringSettings(TextSettings):
     )
     delimiter: str | None = setting(None, "of a .csv or .tsv (default: found in the first rows)", metavar="CHARACTER")
 
-    data_help: ClassVar[str] = "questions on passages: SQuAD 1.1 or 2.0 JSON, or a question in each row"
-
 
 @dataclass(frozen=True)
 class ChoiceSettings(TextSettings):
     """The settings of tasks.choice.Choice."""
 
     format: str | None = setting(None, "jsonl, json, csv, tsv or parquet (default: by the file name)", metavar="TYPE")
-
-    data_help: ClassVar[str] = 'JSON lines of {"question", "choices": [...], "label"}, perhaps "context"; or SWAG'
 
 
 @dataclass(frozen=True)
@@ -124,14 +110,3 @@ class MaskedTextSettings(FileSettings):
     text: str | None = setting(
         None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
     )
-
-    data_help: ClassVar[str] = "raw text: one text a line, an empty line between documents; or a table"
-
-
-SETTINGS: dict[str, Any] = {  # by the name in `minibert finetune NAME`
-    "classify": ClassificationSettings,
-    "tag": TaggingSettings,
-    "answer": AnsweringSettings,
-    "choose": ChoiceSettings,
-    "mask": MaskedTextSettings,
-}

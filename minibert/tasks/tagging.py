@@ -24,22 +24,23 @@ all right (entities.py).
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
 
 from minibert.losses import IGNORED
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.entities import OUTSIDE, entities, note_on, score_entities, standard_tags
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import class_table
 from minibert.tasks.names import in_order
-from minibert.tasks.sentences import WRONG_TASK, Sentences, read_sentences
-from minibert.tasks.settings import TaggingSettings
+from minibert.tasks.sentences import WRONG_TASK, Sentences, read_sentences, untagged
+from minibert.tasks.settings import ClassificationSettings, TaggingSettings
+from minibert.text.formats import format_by_name
 from minibert.text.tables import listed
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
@@ -73,10 +74,21 @@ class Tagging(TaggingSettings, Task):
         """Sentences of a file, see sentences.read_sentences."""
         return read_sentences(path, self)
 
-    def rows(self, path: str | Path, encoding: str) -> Iterator[tuple[str, None, dict[str, Any]]]:
-        """The sentences of a CoNLL file, tagged or not, each as a text and its words, for `minibert predict`."""
-        for words in read_sentences(path, replace(self, encoding=encoding), tagged=False).words:
-            yield " ".join(words), None, {"words": words}
+    def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
+        """Return the sentences of a CoNLL file, tagged or not; its name ends in anything but that of a table."""
+        if format_by_name(path) or how.format or how.text or not Path(path).suffix:
+            return None
+        sentences = read_sentences(path, replace(self, encoding=how.encoding), tagged=False)
+        return (Row(" ".join(words), None, {"words": words}, words) for words in sentences.words)
+
+    def from_rows(self, rows: Sequence[Row]) -> Sentences:
+        """Return untagged sentences, of the words of the file if it has them."""
+        words = [row.words for row in rows if row.words is not None]
+        return untagged(words) if words else super().from_rows(rows)
+
+    def with_given_words(self) -> Self:
+        """Return the task for texts whose words are separated by spaces."""
+        return replace(self, pretokenized=True)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
         """Untagged sentences, split into words; there are no pairs."""
@@ -101,6 +113,10 @@ class Tagging(TaggingSettings, Task):
                 f"the data is a single sentence of {words:,} words; put an empty line between sentences{WRONG_TASK}"
             )
         return found
+
+    def names_in(self, data: Sentences) -> Collection[str]:
+        """Return the tags of the data."""
+        return {tag for tags in data.known_tags for tag in tags}
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each window of each sentence; a sentence without a token has none.

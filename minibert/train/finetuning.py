@@ -34,10 +34,8 @@ from minibert.heads import Head
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
-from minibert.tasks.labels import MultiLabel, class_weights
+from minibert.tasks.labels import MultiLabel
 from minibert.tasks.names import as_label
-from minibert.text.formats import FileSettings
-from minibert.text.tables import find_columns
 from minibert.text.texts import columns_of
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
@@ -78,9 +76,7 @@ class FinetuneRun(Run):
         labels = task.labels_of(data)
         by_label = weights = None
         if settings.class_weight is not None:
-            if not isinstance(task, Classification) or task.problem_type != "single_label_classification":
-                raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
-            by_label = dict(zip(labels, class_weights(data.known_labels, labels, settings.class_weight), strict=True))
+            by_label = dict(zip(labels, task.class_weights(data, labels, settings.class_weight), strict=True))
             weights = torch.tensor([by_label[label] for label in data.known_labels])
         source = hub.locate(settings.model)
         known, reason = labels_of_head(source.folder, task, labels)
@@ -260,7 +256,7 @@ def log_notes(run: FinetuneRun) -> None:
         log.warning("minibert: notice: %s", note)
 
 
-def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
+def as_data(task: Task, data: Any, labels: Iterable[object] | None = None, pairs: Sequence[str] | None = None) -> Any:
     """Data of the task: read from a file, made of the columns of a table or of texts and labels, or as it is.
 
     Raises TypeError or ValueError, with the row or the names of the columns, for what is not such data.
@@ -272,14 +268,7 @@ def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | 
         return task.read(os.fspath(data))
     names = data if isinstance(data, Mapping) else getattr(data, "columns", None)
     if names is not None and labels is None:
-        if not isinstance(task, Classification):
-            raise TypeError(f"the task {task.name!r} reads a file, not a {type(data).__name__}; pass its path")
-        if task.format or task.delimiter or task.encoding != FileSettings.encoding:
-            raise ValueError(f"format, delimiter and encoding are of files; leave them out for a {type(data).__name__}")
-        cells = {str(name): data[name] for name in names}
-        columns = find_columns(task.columns, list(cells), f"the {type(data).__name__}")
-        text, label, *pair = (cells[name] for name in columns)
-        return task.from_labels(text, label, *pair)
+        return task.from_table({str(name): data[name] for name in names}, type(data).__name__)
     return data if labels is None else task.from_labels(data, labels, pairs)
 
 

@@ -17,16 +17,12 @@ from typing import Any
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, head_of, load
-from minibert.config import Config
 from minibert.heads import Head, MaskedLM
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Task
-from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
 from minibert.tasks.names import as_numbers, label_names
-from minibert.tasks.sentences import Sentences
-from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
@@ -71,7 +67,8 @@ class Reader:
         """
         found = task_name(model)
         labels = label_names(model.config) if model.has_labels else []
-        return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
+        task = task or task_class(found).of_config(model.config)
+        return cls(task, model, tokenizer, labels, tokenizer.max_length, **more)
 
     @classmethod
     def of_loaded(cls, model: Head, tokenizer: Tokenizer | None) -> Reader:
@@ -118,10 +115,7 @@ class Reader:
 
         Where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these.
         """
-        names = set(data.names) if isinstance(data, Texts) else set[str]()
-        if isinstance(data, Sentences):
-            names = {tag for tags in data.known_tags for tag in tags}
-        reader = replace(self, labels=as_numbers(self.labels, names))
+        reader = replace(self, labels=as_numbers(self.labels, self.task.names_in(data)))
         encoded = reader.encoded(data)
         found = self.task.measure(reader.decoded(encoded, data), data, reader.labels)
         return replace(found, text="\n".join([found.text, *(block("note", note) for note in encoded.notes)]))
@@ -148,15 +142,6 @@ def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{folder / REPORT} is damaged ({cut(problem, 400)}); train again") from None
-
-
-def task_of(name: str, config: Config) -> Task:
-    """The task of this name with the settings that a config.json implies."""
-    if name != Classification.name:
-        return task_class(name)()
-    several = config.problem_type == "multi_label_classification"
-    regression = config.problem_type == "regression" or (config.problem_type is None and len(config.id2label) == 1)
-    return Classification(separator="|" if several else None, regression=regression)
 
 
 def open_reader(
@@ -189,11 +174,10 @@ def open_reader(
     return Reader.of(loaded, load_tokenizer(folder, max_length=max_length), task, batch_tokens=batch_tokens)
 
 
-def with_given_words(reader: Classifier | Reader) -> Reader:
+def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:
     """The reader of a tagger for texts whose words are separated by spaces alone. Raises ValueError for other tasks."""
-    if not (isinstance(reader, Reader) and isinstance(reader.task, Tagging)):
-        raise ValueError(f"--pretokenized is for taggers, and this model is for the task {reader.task.name!r}")
-    return replace(reader, task=replace(reader.task, pretokenized=True))
+    task: Any = reader.task.with_given_words()
+    return replace(reader, task=task)
 
 
 def predict(

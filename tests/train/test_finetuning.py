@@ -222,7 +222,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
         ("classify", as_frame(), {"txt": "message"}, "no setting txt; did you mean text"),
         ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
-        ("classify", as_frame(), {"delimiter": ";"}, "encoding are of files; leave them out for a DataFrame"),
+        ("classify", as_frame(), {"delimiter": ";"}, "format, delimiter and encoding .* DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
         ("classify", ["a", "b"], {"labels": ["x", "x"]}, "they have 1 classes, the smallest 'x'"),
         ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
