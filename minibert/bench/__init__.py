@@ -1,13 +1,14 @@
-"""Speed and memory against other runtimes: README.md has the goals and the figures, and how they are measured.
+"""Speed and memory beside other runtimes. README.md has the method, the goals and the figures.
 
 In reading order:
 
     settings    what is measured, how much of it, and where
-    harness     contestants in processes of their own, jobs in turn, and the results
+    results     contestants, their samples, and the ratios and goals of one checkpoint
+    harness     contestants in processes of their own that do their jobs in turn
     peers       the contestants of embedding
     embedding   sentences to vectors: equality, roofline, one sentence, cold starts, growth
-    training    against transformers' own Trainer
-    serving     vectors over HTTP, against infinity-emb
+    training    beside transformers' own Trainer
+    serving     vectors over HTTP, beside infinity-emb
     report      the table, the JSON object and the picture
-    gpu_report  all that is due on a GPU, in one file
+    gpu_report  all checks and figures of a GPU, in one file
 """

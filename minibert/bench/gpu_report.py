@@ -1,7 +1,7 @@
-"""All checks and figures that are due on a GPU, in one file: `make bench-gpu`, or python -m minibert.bench.gpu_report.
+"""All checks and figures of a GPU in one file: `make bench-gpu`, or python -m minibert.bench.gpu_report.
 
-Each section is a command of minibert, in a process of its own: parity within its bounds, then embedding (which compares
-our vectors with those of the CPU), training and serving, each beside its peers.
+Each section is one command of minibert in a process of its own: parity within its bounds, then embedding (which also
+compares our vectors with those of the CPU), training and serving, each beside its peers.
 """
 
 import argparse
@@ -23,11 +23,13 @@ SECTIONS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the report anew after each section. Exit status 1 if a section failed, 2 if there is no such device."""
+    """Write the report, again after each section. Exit status 1 if a section failed, 2 if there is no such device."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="Other options go to every `minibert bench`.")
     parser.add_argument("--device", default="cuda", metavar="NAME", help="(%(default)s)")
-    parser.add_argument("--out", default="build/bench-gpu.txt", metavar="FILE", help="is replaced (%(default)s)")
-    parser.add_argument("--infinity", metavar="PROGRAM", help="infinity_emb in its own environment")
+    parser.add_argument(
+        "--out", default="build/bench-gpu.txt", metavar="FILE", help="replaced if it exists (%(default)s)"
+    )
+    parser.add_argument("--infinity", metavar="PROGRAM", help="infinity_emb, in its own environment")
     args, others = parser.parse_known_args(arguments)
     if not device_count(args.device):
         parser.exit(2, f"minibert: error: device {args.device!r} is not available to torch; this report needs a GPU\n")

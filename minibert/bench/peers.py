@@ -1,8 +1,8 @@
-"""The contestants of embedding: minibert and other runtimes. Each is loaded as (texts -> vectors, its route).
+"""The contestants of embedding: minibert and other runtimes.
 
-Every function returns the [CLS] vectors of the last layer, (N,D) in float32, tokenizing included. Other runtimes run
-at their best, sorted by length in batches of a sensible size; "as they come" and "the tutorial" are what people write.
-A library is imported when its contestant is loaded, in a process of its own.
+Each is loaded as a function from texts to the [CLS] vectors of the last layer, (N,D) in float32, tokenizing included.
+Other runtimes run at their best: sorted by length, in batches of a sensible size. "As they come" and "the tutorial" are
+what people write. A library is imported when its contestant is loaded, in a process of its own.
 """
 
 import importlib
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from minibert.bench.harness import Contestant, Context
-from minibert.bench.settings import MINILM
+from minibert.bench.results import Contestant, Context
+from minibert.bench.settings import MINILM, Settings
 
 BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; minibert chooses its own
 Vectors = NDArray[np.float32]
@@ -27,7 +27,7 @@ Ids = NDArray[np.int64]  # (B,S); a mask has the same type
 
 
 def load_ours(context: Context, precision: str) -> Loaded:
-    """minibert.embed."""
+    """Return minibert.embed."""
     from minibert.vectors.embedder import Embedder, embed  # here: other runtimes do not need its libraries
     from minibert.vectors.recipe import Recipe
 
@@ -43,7 +43,7 @@ def load_transformers(
     tutorial: bool = False,
     compile: bool = False,
 ) -> Loaded:
-    """AutoModel in batches; tutorial: in one padded batch that keeps every hidden state (Alammar 2019)."""
+    """Return AutoModel in batches. tutorial: in one padded batch that keeps every hidden state (Alammar 2019)."""
     library: Any = importlib.import_module("transformers")
     model = library.AutoModel.from_pretrained(
         context.folder, attn_implementation=attention, dtype=getattr(torch, dtype)
@@ -60,7 +60,7 @@ def load_transformers(
 
 
 def load_sentence_transformers(context: Context, precision: str) -> Loaded:
-    """SentenceTransformer.encode with [CLS] pooling; it sorts by length itself."""
+    """Return SentenceTransformer.encode with [CLS] pooling, which sorts by length."""
     library: Any = importlib.import_module("sentence_transformers")
     models: Any = importlib.import_module("sentence_transformers.models")
     body = models.Transformer(str(context.folder), max_seq_length=context.max_tokens)
@@ -71,7 +71,7 @@ def load_sentence_transformers(context: Context, precision: str) -> Loaded:
 
 
 def load_onnxruntime(context: Context, precision: str) -> Loaded:
-    """ONNX Runtime's CPU provider with all graph optimisations."""
+    """Return ONNX Runtime's CPU provider with all graph optimisations."""
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = context.threads
@@ -83,7 +83,7 @@ def load_onnxruntime(context: Context, precision: str) -> Loaded:
 
 
 def load_openvino(context: Context, precision: str) -> Loaded:
-    """OpenVINO's CPU plugin, from the ONNX file."""
+    """Return OpenVINO's CPU plugin, which reads the ONNX file."""
     core = importlib.import_module("openvino").Core()
     hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
     hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": context.threads, "NUM_STREAMS": "1"}
@@ -94,7 +94,7 @@ def load_openvino(context: Context, precision: str) -> Loaded:
 
 
 def load_ctranslate2(context: Context, precision: str) -> Loaded:
-    """CTranslate2's encoder, which takes rows without padding."""
+    """Return CTranslate2's encoder, which accepts rows without padding."""
     library: Any = importlib.import_module("ctranslate2")
     folder = str(context.scratch / "ctranslate2")
     encoder = library.Encoder(folder, device="cpu", compute_type=precision, intra_threads=context.threads)
@@ -109,7 +109,7 @@ def load_ctranslate2(context: Context, precision: str) -> Loaded:
 def batched(
     context: Context, compute: Callable[[Ids, Ids], Vectors], sort: bool = True, one_batch: bool = False
 ) -> Callable[[Sequence[str]], Vectors]:
-    """texts -> vectors, from a function of one padded batch: the longest texts first, or in their own order."""
+    """Return texts -> vectors from a function of one padded batch: the longest texts first, or in the given order."""
     transformers: Any = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(context.folder)
 
@@ -126,7 +126,7 @@ def batched(
 
 
 class FirstVectors(nn.ModuleList):
-    """A model inside; returns the [CLS] vectors alone, so that a runtime copies nothing else."""
+    """Wraps a model and returns only its [CLS] vectors, so that a runtime copies nothing else."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B,S), (B,S) -> (B,D)."""
@@ -135,19 +135,20 @@ class FirstVectors(nn.ModuleList):
 
 
 def to_onnx(folder: Path, out: Path) -> None:
-    """transformers' model as model.onnx, by torch's tracing exporter; B and S stay dynamic. Written once."""
+    """Write transformers' model as model.onnx with torch's tracing exporter, unless it exists; B and S stay dynamic."""
     if (out / "model.onnx").exists():
         return
     transformers: Any = importlib.import_module("transformers")
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
-    ids, names = torch.ones(2, 7, dtype=torch.long), ["input_ids", "attention_mask"]
+    ids = torch.ones(2, 7, dtype=torch.long)
+    names = ["input_ids", "attention_mask"]
     options: Any = {"input_names": names, "output_names": ["vectors"], "dynamo": False, "opset_version": 17}
     axes = {name: {0: "B", 1: "S"} for name in names} | {"vectors": {0: "B"}}
     torch.onnx.export(FirstVectors([model]).eval(), (ids, ids), out / "model.onnx", dynamic_axes=axes, **options)
 
 
 def to_onnx_int8(folder: Path, out: Path) -> None:
-    """model.onnx with int8 weights; activations are quantized dynamically."""
+    """Write model.onnx with int8 weights; activations are quantized dynamically."""
     to_onnx(folder, out)
     quantization: Any = importlib.import_module("onnxruntime.quantization")
     logging.getLogger().setLevel(logging.ERROR)
@@ -155,13 +156,13 @@ def to_onnx_int8(folder: Path, out: Path) -> None:
 
 
 def to_ctranslate2(folder: Path, out: Path) -> None:
-    """The folder that CTranslate2's own converter writes."""
+    """Write a folder with CTranslate2's own converter."""
     converters: Any = importlib.import_module("ctranslate2.converters")
     converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
 
 
-# Checkpoints of published sizes: the class, and where its config differs from transformers' defaults. The ids of
-# special tokens are those of the tokenizer, which comes from another checkpoint.
+# Checkpoints of published sizes: the class, and the values that differ from transformers' default config. The ids of
+# special tokens belong to the tokenizer, which comes from another checkpoint.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert-shape": ("DistilBert", {}),
     "roberta-shape": (
@@ -177,8 +178,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def checkpoint_folder(model: str, scratch: Path) -> Path:
-    """The folder of a checkpoint; one of SHAPES is written, with random weights and MINILM's tokenizer."""
+def checkpoint_folder(model: str, scratch: Path, settings: Settings) -> Path:
+    """Return the folder of a checkpoint; one of SHAPES is written, with random weights and MINILM's tokenizer."""
     from minibert.checkpoints.hub import locate  # here: other runtimes do not need these libraries
     from minibert.text.tokenizer import load_tokenizer
 
@@ -193,11 +194,12 @@ def checkpoint_folder(model: str, scratch: Path) -> Path:
     return scratch / model
 
 
-EAGER = partial(load_transformers, attention="eager")
-REFERENCE = Contestant("reference", "transformers, eager, float32", "float32", EAGER)
+REFERENCE = Contestant(
+    "reference", "transformers, eager, float32", "float32", partial(load_transformers, attention="eager")
+)
 OURS = tuple(
     Contestant(f"minibert-{precision}", "minibert", precision, load_ours, "minibert")
-    for precision in ("float32", "bfloat16", "float16")
+    for precision in ("float32", "bfloat16", "int8")
 )
 SORTED = Contestant("transformers-sorted", "transformers, sorted", "float32", load_transformers)
 SENTENCE_TRANSFORMERS = tuple(
@@ -205,7 +207,7 @@ SENTENCE_TRANSFORMERS = tuple(
     for name, precision in (("sentence-transformers", "float32"), ("sentence-transformers-bfloat16", "bfloat16"))
 )
 ON_CPU = (
-    *OURS[:2],
+    *OURS,
     Contestant(
         "tutorial",
         "the tutorial: one padded batch",
@@ -221,38 +223,26 @@ ON_CPU = (
     Contestant("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", to_ctranslate2),
     Contestant("transformers-bfloat16", "transformers, sorted", "bfloat16", load_transformers),
     Contestant("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", to_onnx),
-    Contestant("minibert-int8", "minibert", "int8", load_ours, "minibert"),
     Contestant("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", to_onnx_int8),
     Contestant("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", to_ctranslate2),
 )
 ON_CUDA = (
-    *OURS,
+    *OURS[:2],
     SORTED,
-    *(
-        Contestant(f"transformers-{attention}-{precision}", f"transformers, {attention}, sorted", precision, load)
-        for precision in ("float32", "bfloat16", "float16")
-        for attention, load in (("sdpa", load_transformers), ("eager", EAGER))
-        if (attention, precision) != ("sdpa", "float32")  # SORTED
-    ),
-    Contestant(
-        "transformers-compiled-bfloat16",
-        "transformers, torch.compile",
-        "bfloat16",
-        partial(load_transformers, compile=True),
-    ),
-    Contestant(
-        "transformers-flash-bfloat16",
-        "transformers, flash attention, sorted",
-        "bfloat16",
-        partial(load_transformers, attention="flash_attention_2"),
-        "flash_attn",
-    ),
     *SENTENCE_TRANSFORMERS,
+    *(
+        Contestant(f"transformers-{name}-bfloat16", f"transformers, {title}, sorted", "bfloat16", load, package)
+        for name, title, load, package in (
+            ("sdpa", "SDPA", load_transformers, "transformers"),
+            ("compiled", "torch.compile", partial(load_transformers, compile=True), "transformers"),
+            ("flash", "flash attention", partial(load_transformers, attention="flash_attention_2"), "flash_attn"),
+        )
+    ),
 )
 
 
 def contestants_for(device: str, quick: bool = False) -> list[Contestant]:
-    """The contestants on this device; a quick run on the CPU has minibert and transformers alone."""
+    """Return the contestants on this device; a quick run on a CPU has only minibert and transformers."""
     if device != "cpu":
         return list(ON_CUDA)
     return [one for one in ON_CPU if not quick or (one.package in ("minibert", "transformers") and not one.large)]

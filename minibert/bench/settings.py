@@ -5,60 +5,55 @@ from dataclasses import dataclass
 
 from minibert.utils.settings import check, setting
 
-MINILM, DISTILBERT = "all-MiniLM-L6-v2", "distilbert-shape"  # the latter gets random weights
-# Sentences and rounds of each benchmark, by size.
+MINILM = "all-MiniLM-L6-v2"
+DISTILBERT = "distilbert-shape"  # its weights are random
+# (sentences, rounds) of each benchmark, by default and in a quick run.
 AMOUNTS = {
-    "embedding": {"quick": (256, 3), "default": (2000, 3), "full": (2000, 7)},
-    "training": {"quick": (192, 3), "default": (512, 3), "full": (1024, 7)},
-    "serving": {"quick": (2000, 1), "default": (2000, 3)},
+    "embedding": ((2000, 3), (256, 3)),
+    "training": ((512, 3), (192, 3)),
+    "serving": ((2000, 3), (2000, 1)),
 }
-TURNS = {"quick": (6, 1), "default": (20, 3), "full": (50, 5)}  # turns with one sentence, cold starts
-# Options that need another one (True) or exclude it (False).
-RULES = (
-    *(("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)),
-    *(("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)),
-)
 
 
 def cores() -> int:
-    """The number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. A setting that is None gets the default of the size (quick, default or full).
+    """What to measure. A setting that is None gets the default of the benchmark.
 
     Raises ValueError for a value out of range and for options that contradict each other.
     """
 
     models: tuple[str, ...] = ()
-    quick: bool = setting(False, "minibert and transformers only: less than a minute (--train: two)")
-    full: bool = setting(False, "more rounds, and up to 100,000 sentences: hours")
-    job: bool = setting(False, "skip single sentences, cold starts and the growth of the cost")
+    quick: bool = setting(False, "only minibert and transformers: less than a minute (two with --train)")
     train: bool = setting(False, "measure training against transformers' Trainer instead of embedding")
     objective: str = setting(None, "training objective: {choices} (classify)", choices=("classify", "mlm"))
     serve: bool = setting(False, "measure `minibert serve` against infinity-emb instead of embedding")
-    infinity: str = setting("", "with --serve: infinity_emb in its own environment", metavar="PROGRAM")
-    soak: float = setting(
-        0.0, "with --serve: seconds of full load in which memory must stay flat", minimum=0, maximum=10**6
+    infinity: str = setting(
+        "", "with --serve: the program infinity_emb, installed in its own environment", metavar="PROGRAM"
     )
     device: str = setting("cpu", "{choices}", choices=("cpu", "cuda"))
     sentences: int = setting(
-        None, "number of texts (2000; quick: 256; --train: 512, quick: 192)", minimum=1, maximum=10**6
+        None, "number of texts (2000, quick 256; with --train 512, quick 192)", minimum=1, maximum=10**6
     )
-    rounds: int = setting(None, "rounds in which every contestant takes a turn (3; full: 7)", minimum=1, maximum=1000)
-    threads: int = setting(None, "threads of each contestant (all cores)", minimum=1)
-    plot: str = setting("", "draw the figures", metavar="FILE.png")
+    rounds: int = setting(None, "rounds in which each contestant takes one turn (3)", minimum=1, maximum=1000)
+    threads: int = setting(None, "threads per contestant (all cores)", minimum=1)
+    plot: str = setting("", "draw the speeds", metavar="FILE.png")
     overwrite: bool = setting(False, "replace the file of --plot")
 
     def __post_init__(self) -> None:
-        for option, other, needed in RULES:
-            if getattr(self, option) and bool(getattr(self, other)) != needed:
-                raise ValueError(f"--{option} {'needs' if needed else 'excludes'} --{other}")
-        sentences, rounds = AMOUNTS[self.kind][self.size]
+        if self.objective and not self.train:
+            raise ValueError("--objective needs --train")
+        if self.infinity and not self.serve:
+            raise ValueError("--infinity needs --serve")
+        if self.serve and self.train:
+            raise ValueError("--serve excludes --train")
+        sentences, rounds = AMOUNTS[self.kind][self.quick]
         models = (MINILM,) if self.quick or self.serve else (DISTILBERT, MINILM)
-        defaults = {"models": models, "sentences": sentences, "rounds": rounds, "objective": "classify"}
+        defaults = {"models": models, "objective": "classify", "sentences": sentences, "rounds": rounds}
         for name, value in (defaults | {"threads": cores()}).items():
             if getattr(self, name) in (None, ()):
                 object.__setattr__(self, name, value)
@@ -69,8 +64,3 @@ class Settings:
     def kind(self) -> str:
         """The module of the benchmark."""
         return "training" if self.train else "serving" if self.serve else "embedding"
-
-    @property
-    def size(self) -> str:
-        """How much is measured."""
-        return "quick" if self.quick else "full" if self.full else "default"

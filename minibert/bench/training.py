@@ -1,16 +1,15 @@
-"""Training: minibert and transformers' own Trainer, as its users have it.
+"""Training: minibert beside transformers' own Trainer, used as its users use it.
 
-Both learn from rows of ids, tokenized beforehand: one epoch in each turn; weights and optimizer continue from turn to
-turn. Both get the same batches in the same order with the same padding, and the same recipe; each has its own
-attention, optimizer, clipping and loop.
+Both learn from rows of ids, tokenized beforehand. A turn is one epoch; weights and optimizer carry over to the next.
+Both get the same batches in the same order with the same padding, and the same recipe. Each has its own attention,
+optimizer, clipping and loop.
 
     classify   sentences with a label, as in `minibert finetune classify`
     mlm        sentences packed into rows of 128 tokens, with the same tokens masked
 
-A contestant that is faster because it leaves something out would prove nothing, so equality comes first: a few steps
-of minibert's readable step must end at the weights of the Trainer bit for bit, dropout included, with transformers'
-eager attention and unfused AdamW; and the packed step, which sums in another order, must have the loss and the
-gradients of the readable one.
+Speed that is gained by leaving something out would prove nothing, so equality comes first. After a few readable steps,
+minibert's weights must equal those of the Trainer (eager attention, unfused AdamW) bit for bit, dropout included. The
+packed step sums in another order; its loss and gradients must agree with those of the readable step.
 """
 
 import copy
@@ -26,7 +25,8 @@ import numpy as np
 import torch
 
 from minibert.bench import embedding, peers
-from minibert.bench.harness import Contestant, Context, Row, Session
+from minibert.bench.harness import Benchmark, Session
+from minibert.bench.results import Contestant, Context, Goal, Row
 from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
@@ -48,23 +48,24 @@ BATCH = 32  # rows in a step
 LENGTH = 128  # tokens of a row that sentences are packed into
 NO_CLIP = 1e9  # larger than any gradient norm
 SEED = 0  # of the order of the rows, of dropout, and of a new task head
-STEPS, WARM_UP = 3, 2  # steps that are compared, and that are not timed
+STEPS = 3  # that are compared
+WARM_UP = 2  # steps that are not timed
 TOLERANCE = 1e-5  # relative, between the packed and the readable step
 
 
 def prepare(model: str, scratch: Path, settings: Settings) -> Path:
-    """The folder of the checkpoint that both start from: with the task head, new if there is none, and tokenizer."""
-    source, folder = peers.checkpoint_folder(model, scratch), scratch / "checkpoint"
+    """Write the checkpoint that both start from: tokenizer and task head, a new one if there is none."""
+    source = peers.checkpoint_folder(model, scratch, settings)
+    folder = scratch / "checkpoint"
     torch.manual_seed(SEED)  # in a process of its own
     labels = 2 if settings.objective == "classify" else None
     head = checkpoints.load(source, head=HEADS[settings.objective], new_head=True, num_labels=labels)
-    checkpoints.save(head, folder)
-    load_tokenizer(source).save(folder)
+    checkpoints.save(head, folder, load_tokenizer(source))
     return folder
 
 
 def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> list[Example]:
-    """Texts with the labels 0 and 1 in turn, which do not change the work; or all texts packed into rows."""
+    """Return the texts with labels 0 and 1 in turn, which do not change the work; or all texts packed into rows."""
     if objective == "classify":
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(tokenizer.ids(texts))]
     document = [list(encoding.ids) for encoding in tokenizer.encode_each(texts)]
@@ -72,17 +73,17 @@ def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) ->
 
 
 def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> batches.Batches:
-    """The same batches for everyone; tokens are masked when a batch is made."""
+    """Return the same batches for both sides; tokens are masked when a batch is made."""
     masking = Masking.of(tokenizer, seed=SEED) if objective == "mlm" else None
     augment = None if masking is None else lambda row, epoch, number: masked(row, masking, number)
     return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=augment)
 
 
 def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings:
-    """One epoch as in BERT's paper. exact: bit for bit as the Trainer, with unfused AdamW.
+    """Return the settings of one epoch as in BERT's paper. exact: equal to the Trainer bit for bit, with unfused AdamW.
 
-    The gradient norm is a sum in the order of the parameters, which differs in transformers' masked LM: its rounding
-    differs, and with it all that is clipped. So the exact recipe of a masked LM does not clip.
+    The gradient norm is summed in the order of the parameters, which differs in transformers' masked LM. So its
+    rounding differs, and with it all clipped gradients. The exact recipe of a masked LM therefore does not clip.
     """
     clip = NO_CLIP if exact and objective == "mlm" else TrainSettings.clip
     return TrainSettings(1, BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
@@ -95,9 +96,11 @@ class MinibertTrainer:
     """
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
-        self.objective, self.settings = objective, recipe(precision, objective, exact)
+        self.objective = objective
+        self.settings = recipe(precision, objective, exact)
         self.model = checkpoints.load(context.folder, device=context.device, head=HEADS[objective])
-        self.tokenizer, self.loss = load_tokenizer(context.folder), loop.readable_loss if exact else loop.packed_loss
+        self.tokenizer = load_tokenizer(context.folder)
+        self.loss = loop.readable_loss if exact else loop.packed_loss
         self.optimizer = loop.new_optimizer(self.model, self.settings)
         quick = context.device == "cpu" and precision == "float32"
         self.route = f"packed step{', matmul by oneDNN' * (quick and onednn_is_float32())}, AdamW fused"
@@ -111,18 +114,17 @@ class MinibertTrainer:
 
 
 class TransformersTrainer:
-    """transformers' Trainer: examples -> the mean loss. exact: eager attention and unfused AdamW.
-
-    Else it has the attention and the optimizer that it takes by default.
-    """
+    """transformers' Trainer: examples -> the mean loss. exact: eager attention and unfused AdamW, else its defaults."""
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
         library: Any = importlib.import_module("transformers")
-        self.tokenizer, self.objective = load_tokenizer(context.folder), objective
-        self.family, settings = checkpoints.load(context.folder).config.family, recipe(precision, objective, exact)
-        attention, optimizer = ({"attn_implementation": "eager"}, {"optim": "adamw_torch"}) if exact else ({}, {})
+        self.objective = objective
+        self.tokenizer = load_tokenizer(context.folder)
+        self.family = checkpoints.load(context.folder).config.family
+        settings = recipe(precision, objective, exact)
         with quiet():
             upstream = upstream_class(self.family, HEADS[objective])
+            attention = {"attn_implementation": "eager"} if exact else {}
             self.model: Any = upstream.from_pretrained(context.folder, **attention)
             arguments = library.TrainingArguments(
                 output_dir=str(context.scratch / "trainer"),
@@ -137,13 +139,13 @@ class TransformersTrainer:
                 report_to="none",
                 save_strategy="no",
                 disable_tqdm=True,
-                **optimizer,
+                **({"optim": "adamw_torch"} if exact else {}),
             )
             self.trainer = library.Trainer(model=self.model, args=arguments)
         self.route = f"attention {self.model.config._attn_implementation}, {arguments.optim.value}"
 
     def batches(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Our batches; sets the random state from which dropout is drawn."""
+        """Return our batches, and seed the generator that dropout draws from."""
         torch.manual_seed(SEED)
         fields = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.family.has_segments
         made = make_batches(self.objective, examples, self.tokenizer).epoch_batches(0)
@@ -156,14 +158,16 @@ class TransformersTrainer:
             return np.array([self.trainer.train().training_loss], dtype=np.float32)
 
 
-def load_side(context: Context, precision: str, side: Any, objective: str) -> peers.Loaded:
-    """A trainer, with its route."""
+def load_side(
+    context: Context, precision: str, side: type[MinibertTrainer | TransformersTrainer], objective: str
+) -> peers.Loaded:
+    """Return a trainer and its route."""
     loaded = side(context, precision, objective)
     return loaded, loaded.route
 
 
 def contestants_for(objective: str) -> list[Contestant]:
-    """Both sides in both precisions."""
+    """Return both sides in both precisions."""
     sides = (
         ("minibert", "minibert", MinibertTrainer, "minibert"),
         ("trainer", "transformers' Trainer", TransformersTrainer, "accelerate"),
@@ -182,21 +186,24 @@ def contestants_for(objective: str) -> list[Contestant]:
 def compare_training(context: Context, examples: Sequence[Example], objective: str) -> tuple[int, int, float]:
     """Train both sides for STEPS, and compare the packed with the readable step on the first batch.
 
-    Returns the number of parameters, how many of them are not bit for bit equal, and the relative difference of the
-    packed step.
+    Returns the number of parameters, how many of them are not bit-identical, and the relative difference of the packed
+    step.
     """
     some = examples[: STEPS * BATCH]
-    theirs, ours = (side(context, "float32", objective, exact=True) for side in (TransformersTrainer, MinibertTrainer))
+    theirs = TransformersTrainer(context, "float32", objective, exact=True)
+    ours = MinibertTrainer(context, "float32", objective, exact=True)
     first = make_batches(objective, some, ours.tokenizer).of_rows(range(min(BATCH, len(some))))
     packed = packed_difference(ours.model, first)
-    theirs(some), ours(some)
+    theirs(some)
+    ours(some)
     pairs = compare.parameter_pairs(ours.model, theirs.model)
     return len(pairs), sum(other is None or not torch.equal(mine, other) for _, mine, other in pairs), packed
 
 
 def packed_difference(model: Head, batch: batches.Batch) -> float:
-    """The largest relative difference of loss and gradients between both steps, without dropout."""
-    packed, readable = with_parts(copy.deepcopy(model), QUICK).eval(), copy.deepcopy(model).eval()
+    """Return the largest relative difference of loss and gradients between both steps, without dropout."""
+    packed = with_parts(copy.deepcopy(model), QUICK).eval()
+    readable = copy.deepcopy(model).eval()
     loss = loop.packed_loss(packed, batch)
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     expected = loop.readable_loss(readable, batch)
@@ -212,7 +219,7 @@ def packed_difference(model: Head, batch: batches.Batch) -> float:
 
 
 def load(session: Session) -> None:
-    """Both sides compared, then every contestant loaded and warmed up by a few steps.
+    """Compare both sides, then load every contestant and warm it up with a few steps.
 
     Raises ValueError if there are too few sentences for two steps.
     """
@@ -235,12 +242,9 @@ def load(session: Session) -> None:
     if not parameters or differing or not packed <= TOLERANCE:
         result.failures.append(result.notes["equality"])
     result.lengths = [len(example.ids) for example in session.work]
-    size = {"tokens": sum(result.lengths)}
-    result.rows = [
-        Row(one, "training", size, reason=one.obstacle(session.context.device)) for one in contestants_for(objective)
-    ]
-    session.load(result.rows)
-    session.turn(result.rows, session.work[: WARM_UP * BATCH], counts=False)
+    rows = session.enter(contestants_for(objective), {"tokens": sum(result.lengths)})
+    session.load(rows)
+    session.turn(rows, session.work[: WARM_UP * BATCH], counts=False)
 
 
 def check_losses(row: Row, losses: peers.Vectors) -> None:
@@ -249,23 +253,26 @@ def check_losses(row: Row, losses: peers.Vectors) -> None:
 
 
 def rounds(session: Session) -> None:
-    """An epoch of every contestant in turn."""
+    """In each round, every contestant trains for an epoch in turn."""
     for _ in progress_bar(range(session.settings.rounds), "rounds"):
         session.turn(session.result.rows, session.work, check_losses)
 
 
-STAGES = (load, rounds)
-
-
-def goals(settings: Settings) -> list[Any]:
-    """Goal, its lower bounds in a wide and in a narrower model, and how it is measured."""
-    bound, peak = 2.1 if settings.objective == "classify" else 2.0, "peak memory of the Trainer as a multiple of ours"
-    (ours, theirs), (ours16, theirs16) = [(f"minibert-{p}", f"trainer-{p}") for p in ("float32", "bfloat16")]
-    found: list[Any] = [
-        ("float32, against the Trainer in float32", bound, bound, lambda r: r.speedup(ours, theirs)),
-        ("bfloat16, against the Trainer in bfloat16", bound, bound, lambda r: r.speedup(ours16, theirs16)),
-        ("bfloat16, against the Trainer's default, float32", 3.4, 3.4, lambda r: r.speedup(ours16, theirs)),
-        (f"float32, {peak}", 1.0, 1.0, lambda r: r.memory(ours, theirs)),
-        (f"bfloat16, {peak}", 1.0, 1.0, lambda r: r.memory(ours16, theirs16)),
+def goals(settings: Settings) -> list[Goal]:
+    """Return the goals of training."""
+    classify = settings.objective == "classify"
+    bound = 2.1 if classify else 2.0
+    ours, theirs = "minibert-float32", "trainer-float32"
+    ours16, theirs16 = "minibert-bfloat16", "trainer-bfloat16"
+    peak = "peak memory of the Trainer as a multiple of ours"
+    default = Goal("bfloat16, against the Trainer's default, float32", 3.4, 3.4, lambda r: r.speedup(ours16, theirs))
+    return [
+        Goal("float32, against the Trainer in float32", bound, bound, lambda r: r.speedup(ours, theirs)),
+        Goal("bfloat16, against the Trainer in bfloat16", bound, bound, lambda r: r.speedup(ours16, theirs16)),
+        *[default] * classify,
+        Goal(f"float32, {peak}", 1.0, 1.0, lambda r: r.memory(ours, theirs)),
+        Goal(f"bfloat16, {peak}", 1.0, 1.0, lambda r: r.memory(ours16, theirs16)),
     ]
-    return found if settings.objective == "classify" else found[:2] + found[3:]
+
+
+BENCHMARK = Benchmark(prepare, goals, (load, rounds))

@@ -66,12 +66,12 @@ def parity(args: Arguments) -> Figures:
 
 def bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Settings)
-    text = "a checkpoint, or distilbert-, roberta- or albert-shape; repeatable (the first, and all-MiniLM-L6-v2)"
+    text = "a checkpoint, or distilbert-, roberta- or albert-shape; repeatable (distilbert-shape, all-MiniLM-L6-v2)"
     parser.add_argument("--model", action="append", metavar="NAME", help=text)
 
 
 def bench(args: Arguments) -> Figures:
-    """Speed, memory and equality against transformers and other runtimes; half an hour or more on two cores.
+    """Measure speed, memory and equality beside transformers and other runtimes: half an hour or more on two cores.
 
     Exit status 1 if our own vectors, or weights after training, differ from those of transformers.
     """
@@ -84,7 +84,7 @@ def bench(args: Arguments) -> Figures:
     check_device(settings.device)
     if settings.plot:
         check_picture(user_path(settings.plot), settings.overwrite)
-    benchmark = importlib.import_module(f"minibert.bench.{settings.kind}")
+    benchmark = importlib.import_module(f"minibert.bench.{settings.kind}").BENCHMARK
     began, results = time.perf_counter(), []
     print(report.heading(settings), flush=True)
     for model in settings.models:

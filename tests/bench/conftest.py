@@ -12,7 +12,7 @@ import torch
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.bench import embedding, harness
+from minibert.bench import embedding, harness, results
 
 BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 
@@ -47,14 +47,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def row() -> Callable[..., harness.Row]:
+def row() -> Callable[..., results.Row]:
     """A row of a contestant "NAME-PRECISION" in the main job, with samples of these seconds."""
 
-    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> harness.Row:
+    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> results.Row:
         package = "minibert" if name.startswith("minibert") else "transformers"
-        one = harness.Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
-        samples = [harness.Sample(each, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
-        return harness.Row(
+        one = results.Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
+        samples = [results.Sample(each, peak, {"p50": 0.01, "p99": 0.02}) for each in seconds]
+        return results.Row(
             one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes
         )
 
@@ -62,8 +62,8 @@ def row() -> Callable[..., harness.Row]:
 
 
 @pytest.fixture
-def result() -> Callable[..., harness.BenchResult]:
+def result() -> Callable[..., results.BenchResult]:
     """A result of these rows."""
-    return lambda *rows, **changes: harness.BenchResult(
+    return lambda *rows, **changes: results.BenchResult(
         "a model", rows=list(rows), **{"config": BASE, "lengths": [8, 12]} | changes
     )

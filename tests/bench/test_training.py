@@ -16,6 +16,7 @@ from torch import Tensor
 
 import minibert
 from minibert.bench import harness, training
+from minibert.bench.results import Contestant, Context
 from minibert.bench.settings import Settings
 from minibert.bench.training import BATCH, LENGTH, TOLERANCE, MinibertTrainer, TransformersTrainer, compare_training
 from minibert.families.bert import BERT
@@ -28,20 +29,20 @@ ROWS = [[2, *range(5, 6 + number % 9), 3] for number in range(2 * BATCH + 5)]
 EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(ROWS)]
 
 
-def context_of(place: Path, family: str, objective: str, positions: int) -> harness.Context:
+def context_of(place: Path, family: str, objective: str, positions: int) -> Context:
     """A tiny checkpoint with a task head, as the benchmark writes it."""
     plain = write_words_checkpoint(place / "plain", family, max_position_embeddings=positions)
     folder = training.prepare(str(plain), place, Settings(train=True, objective=objective))
-    return harness.Context(folder, place, 1, "cpu", positions)
+    return Context(folder, place, 1, "cpu", positions)
 
 
 @pytest.fixture(scope="module", params=[BERT.name, DISTILBERT.name])
-def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> harness.Context:
+def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Context:
     return context_of(tmp_path_factory.mktemp("train"), request.param, "classify", 64)
 
 
 @pytest.fixture(scope="module")
-def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[harness.Context, list[Example]]:
+def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Context, list[Example]]:
     """The same with a masked-LM head, and rows of packed sentences."""
     made = context_of(tmp_path_factory.mktemp("mlm"), BERT.name, "mlm", LENGTH)
     return made, training.make_examples(
@@ -52,7 +53,7 @@ def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[harness.Context, list
 # -- equality
 
 
-def check_equal(where: harness.Context, examples: list[Example], objective: str) -> None:
+def check_equal(where: Context, examples: list[Example], objective: str) -> None:
     parameters, different, packed = compare_training(where, examples, objective)
     head = minibert.load(where.folder, head=training.HEADS[objective])
     assert parameters == len(list(head.parameters()))
@@ -60,7 +61,7 @@ def check_equal(where: harness.Context, examples: list[Example], objective: str)
     assert packed <= TOLERANCE
 
 
-def test_both_train_the_same_classifier(context: harness.Context) -> None:
+def test_both_train_the_same_classifier(context: Context) -> None:
     check_equal(context, EXAMPLES, "classify")
 
 
@@ -75,7 +76,7 @@ def test_both_train_the_same_masked_language_model(mlm: Any) -> None:
     ids=["other dropout", "another masked token"],
 )
 def test_a_difference_in_training_is_caught(
-    objective: str, spoil: Any, context: harness.Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
+    objective: str, spoil: Any, context: Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = TransformersTrainer.batches
 
@@ -106,7 +107,7 @@ def without_gradients(model: Any, batch: Any) -> Tensor:
     [without_the_last_token, without_gradients, lambda model, batch: packed_loss(model, batch) * 1.0001],
     ids=["without the last token", "without gradients", "slightly larger"],
 )
-def test_a_wrong_packed_step_is_caught(wrong: Any, context: harness.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = minibert.load(context.folder, head="sequence-classification")
     batch = training.make_batches("classify", EXAMPLES, minibert.load_tokenizer(context.folder)).of_rows(range(8))
     assert training.packed_difference(model, batch) <= TOLERANCE
@@ -119,7 +120,7 @@ def test_a_wrong_packed_step_is_caught(wrong: Any, context: harness.Context, mon
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: harness.Context) -> None:
+def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
     for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
         states = []
         for _ in range(2):
@@ -131,7 +132,7 @@ def test_both_continue_with_their_weights_and_their_optimizer(precision: str, co
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
-def test_both_have_their_own_defaults(context: harness.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, lower = (TransformersTrainer(context, precision, "classify") for precision in ("float32", "bfloat16"))
     assert plain.route == "attention sdpa, adamw_torch_fused"
     assert (plain.trainer.args.bf16, lower.trainer.args.bf16) == (False, True)
@@ -146,7 +147,7 @@ def test_both_have_their_own_defaults(context: harness.Context, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
-def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context: harness.Context) -> None:
+def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context: Context) -> None:
     expected = MinibertTrainer(context, "float32", "classify")(EXAMPLES)
     with emulated_device() as gpu:
         ours = MinibertTrainer(dataclasses.replace(context, device="gpu"), "float32", "classify")
@@ -163,19 +164,19 @@ def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(
 ) -> None:
     devices = []
 
-    def load(context: harness.Context, precision: str) -> Any:
+    def load(context: Context, precision: str) -> Any:
         devices.append(context.device)
         return (lambda examples: np.zeros(1)), ""
 
-    def compare(context: harness.Context, *_: Any) -> tuple[int, int, float]:
+    def compare(context: Context, *_: Any) -> tuple[int, int, float]:
         devices.append(context.device)
         return 10, 0, 0.0
 
-    one = harness.Contestant("one", "One", "float32", load, "accelerate")
+    one = Contestant("one", "One", "float32", load, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [one])
     monkeypatch.setattr(training, "compare_training", compare)
     settings = Settings(train=True, device="cuda", sentences=BATCH + 1, rounds=1)
-    (row,) = harness.measure(str(checkpoint), settings, training).rows
+    (row,) = harness.measure(str(checkpoint), settings, training.BENCHMARK).rows
     assert devices == ["cpu", "cuda"]
     assert (row.reason, row.peak) == ("", 123)
 
@@ -214,18 +215,18 @@ def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_o
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = Mock(side_effect=ValueError("no such thing"))
-    lost = harness.Contestant(
-        "one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate"
-    )
-    broken = harness.Contestant("two", "Two", "float32", fail, "accelerate")
+    lost = Contestant("one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate")
+    broken = Contestant("two", "Two", "float32", fail, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [lost, broken])
     monkeypatch.setattr(training, "compare_training", lambda *_: (10, 3, 1e-6))
-    found = harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training)
+    found = harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training.BENCHMARK)
     assert [row.reason for row in found.rows] == ["its loss is not finite", "failed: ValueError: no such thing"]
     assert "7 of 10 parameters" in found.wrong[0]
     for outcome, holds in (((0, 0, 0.0), False), ((10, 0, 2e-5), False), ((10, 0, 1e-6), True)):
         monkeypatch.setattr(training, "compare_training", lambda *_, outcome=outcome: outcome)
-        found = harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training)
+        found = harness.measure(
+            str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training.BENCHMARK
+        )
         assert (not found.wrong) == holds
     with pytest.raises(ValueError, match="32 sentences make 32 rows; more than 32 are needed"):
-        harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH), training)
+        harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH), training.BENCHMARK)

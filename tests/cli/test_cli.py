@@ -167,7 +167,7 @@ def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(run: An
     traced = main.parse(["trace", "x", "--layers", "0,1", "--heads", "-2,1"])
     assert (traced.layers, traced.heads) == ((0, 1), (-2, 1))
     assert main.parse(["predict", "x", "--", "-4,-1"]).texts == ["-4,-1"]
-    assert "soak is -1.5" in run("bench", "--serve", "--soak", "-1.5")[2]
+    assert "rounds is -1" in run("bench", "--rounds", "-1")[2]
 
 
 def test_what_goes_wrong_in_the_work_has_its_own_status(

@@ -191,7 +191,7 @@ export encoder --out model.onnx --head none
 serve --model encoder --port 99999
 serve --model encoder --batch-tokens 0
 parity encoder --report page.txt
-bench --serve --soak -1.5
+bench --serve --rounds -1
 """.strip().splitlines()
 
 

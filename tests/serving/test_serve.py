@@ -20,7 +20,6 @@ import pytest
 from support.words import labelled, write_words_checkpoint
 
 import minibert
-from minibert.bench import serving as clients
 from minibert.tasks.frozen import train
 
 KEY = "a key"
@@ -116,6 +115,13 @@ def test_openais_client_understands_the_errors(server: Served, locked: Served) -
 # -- bad clients among good ones
 
 
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """The status and the body of an answer with a content-length."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+    return int(head.split(" ", 2)[1]), await reader.readexactly(length)
+
+
 async def exchange(port: int, sent: bytes, disconnect: bool = False) -> int:
     """Send bytes; the status of the answer, 0 where there is none."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -194,7 +200,7 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
 
 def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Served, expected: Any) -> None:
     """Good clients get the right vectors before, meanwhile and after; some bad ones disconnect half-way."""
-    requests = [clients.request_of(server.port, text, "words", encoding="float") for text in TEXTS]
+    requests = [post(of(json.dumps(text))) for text in TEXTS]
     wrong: list[Any] = []
     answered = asyncio.Barrier(5)  # the good ones have their first answers, and the bad ones begin
 
@@ -209,7 +215,7 @@ def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Serve
             last = others.done()  # one more answer, after all the bad ones
             place = (number * 5 + sent) % len(TEXTS)
             writer.write(requests[place])
-            status, body = await clients.answer_of(reader)
+            status, body = await answer_of(reader)
             found = json.loads(body)["data"][0]["embedding"] if status == 200 else None
             if found is None or not np.allclose(found, expected[place], atol=1e-5):
                 wrong.append((place, status))
@@ -323,12 +329,12 @@ def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:
         for _, writer in pairs[:8]:
             writer.write(request[:-1])
         pairs[8][1].write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        await clients.answer_of(pairs[8][0])  # all but their last bytes were there before
+        await answer_of(pairs[8][0])  # all but their last bytes were there before
         locked.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
         for _, writer in pairs[:8]:
             writer.write(request[-1:])
-        found = [await clients.answer_of(reader) for reader, _ in pairs[:8]]
+        found = [await answer_of(reader) for reader, _ in pairs[:8]]
         for _, writer in pairs:
             writer.close()
         return found
