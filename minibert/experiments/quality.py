@@ -1,24 +1,23 @@
-"""The same fine-tuning by minibert and by transformers, side by side: is the result as good?
+"""The same fine-tuning with minibert and with transformers, side by side: is the result as good?
 
-    python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad] [--model NAME] [--seeds 3] [--json]
+    python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad] [--model NAME] [--seeds 3] [--epochs 3] [--json]
 
-Both start from the same weights, a new task head included, and get the same batches in the same order, with the same
-learning rates. minibert trains in its packed step, transformers as its users do: a padded batch through the model,
-torch's AdamW, precision by autocast. The last epoch counts on both sides, and the same code predicts and measures. The
-data are files under $MINIBERT_DATA, a folder each.
+Both start from the same weights, including a new task head, and get the same batches in the same order, with the same
+learning rates. minibert trains with its packed step, transformers as its users train it: a padded batch through the
+model, torch's AdamW, bfloat16 by autocast. The last epoch counts on both sides, and the same code predicts and
+measures. The data are files in $MINIBERT_DATA, one folder per data set.
 """
 
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,20 @@ from minibert.heads import Head
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
+from minibert.tasks.metrics import standard_error
 from minibert.tasks.tagging import Tagging
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import learning_rate_at, new_optimizer, set_learning_rate, train
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import new_model
+from minibert.utils.files import user_path
 from minibert.utils.printing import progress_bar, table
 
-TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
+TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data sets that are one file; the other rows are held out
 
 
 def read_data(name: str, folder: Path) -> tuple[Task, Any, Any]:
-    """One of DATA, from its files: the task, its training rows and its held-out rows."""
+    """Return the task of one of DATA, its training rows and its held-out rows."""
     task, (first, *second) = DATA[name]
     training = task.read(folder / name / first)
     if second:
@@ -50,11 +51,6 @@ def read_data(name: str, folder: Path) -> tuple[Task, Any, Any]:
     parts = slice(TRAINING_ROWS[name]), slice(TRAINING_ROWS[name], None)
     columns = [{field: getattr(training, field)[part] for field in fields} for part in parts]
     return task, *(replace(training, **column) for column in columns)
-
-
-def prepare(name: str, folder: Path, settings: FinetuneSettings) -> FinetuneRun:
-    """One of DATA, ready to be learned."""
-    return FinetuneRun.of(*read_data(name, folder), settings)
 
 
 DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
@@ -70,13 +66,13 @@ DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
 
 
 def train_ours(run: FinetuneRun, start: Head) -> Head:
-    """minibert's loop."""
+    """Train with minibert's loop."""
     train(start, run.batches(), run.settings)
     return start
 
 
 def train_theirs(run: FinetuneRun, start: Head) -> Head:
-    """transformers' model, trained as its users train it; the result is loaded into minibert and evaluated there."""
+    """Train transformers' model as its users do, and load the result into minibert, which evaluates it."""
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
@@ -88,8 +84,10 @@ def train_theirs(run: FinetuneRun, start: Head) -> Head:
 
 
 def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
-    """A plain training loop around a model of transformers."""
-    settings, batches, optimizer = run.settings, run.batches(), new_optimizer(model, run.settings)
+    """Train a model of transformers with a plain loop."""
+    settings = run.settings
+    batches = run.batches()
+    optimizer = new_optimizer(model, settings)
     steps = settings.epochs * batches.batches_per_epoch
     in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
     lower = torch.autocast("cpu", torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
@@ -109,68 +107,102 @@ def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
 SIDES: dict[str, Callable[[FinetuneRun, Head], Head]] = {"minibert": train_ours, "transformers": train_theirs}
 
 
-def compare(prepared: FinetuneRun, seeds: int) -> dict[str, Any]:
-    """Train on each side with each seed; scores, their mean and standard deviation, and the standard error of one."""
-    scores, seconds = ({side: list[float]() for side in SIDES} for _ in range(2))
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of both sides on one data set, one per seed."""
+
+    score: str  # its name
+    training: int  # rows
+    held_out: int
+    standard_error: float  # of one score
+    scores: dict[str, list[float]]
+    seconds: dict[str, list[float]]
+
+    @property
+    def difference(self) -> float:
+        """The mean of minibert minus that of transformers."""
+        ours, theirs = (statistics.mean(self.scores[side]) for side in SIDES)
+        return ours - theirs
+
+
+def compare(prepared: FinetuneRun, seeds: int) -> Comparison:
+    """Train on each side with each seed, and measure on the held-out rows."""
+    scores: dict[str, list[float]] = {side: [] for side in SIDES}
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     for seed in range(seeds):
         run = replace(prepared, settings=replace(prepared.settings, seed=seed))
         for side, learn in SIDES.items():
             torch.manual_seed(seed)
-            start, began = new_model(run.source.folder, run.task, run.labels), time.perf_counter()
+            start = new_model(run.source.folder, run.task, run.labels)
+            began = time.perf_counter()
             model = learn(run, start)
-            seconds[side].append(time.perf_counter() - began)
+            took = time.perf_counter() - began
             measure = run.measure(model)
             scores[side].append(measure.score)
-            print(
-                f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {seconds[side][-1]:.0f} s", file=sys.stderr
-            )
-    p = statistics.mean(score for each in scores.values() for score in each)
-    rows = measure.figures.get("entities", len(prepared.dev))  # the score is a share of these
-    found: dict[str, Any] = {
-        "main": measure.main,
-        "rows": [len(prepared.encoded.examples), len(prepared.dev)],
-        "standard_error": math.sqrt(p * (1 - p) / rows),
-    }
-    for side, each in scores.items():
-        deviation = statistics.stdev(each) if len(each) > 1 else 0.0
-        found[side] = {"scores": each, "mean": statistics.mean(each), "std": deviation, "seconds": seconds[side]}
-    return found | {"difference": found["minibert"]["mean"] - found["transformers"]["mean"]}
+            seconds[side].append(took)
+            print(f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {took:.0f} s", file=sys.stderr)
+    mean = statistics.mean(score for each in scores.values() for score in each)
+    counted = measure.figures.get("entities", len(prepared.dev))  # the score is a share of these
+    rows = len(prepared.encoded.examples), len(prepared.dev)
+    return Comparison(measure.main, *rows, standard_error(mean, counted), scores, seconds)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Command line
 
 
-def report(found: dict[str, dict[str, Any]]) -> str:
-    """A row for each task: the score of each side over the seeds, and the difference."""
+def report(found: dict[str, Comparison]) -> str:
+    """Return a row for each data set: the score of each side over the seeds, and the difference."""
     lines: list[list[str]] = [["data", "training", "held out", "score", *SIDES, "difference", "standard error"]]
-    for name, figures in found.items():
-        scores = [f"{figures[side]['mean']:.4f}, std {figures[side]['std']:.4f}" for side in SIDES]
-        apart = [f"{figures['difference']:+.4f}", f"{figures['standard_error']:.4f}"]
-        lines.append([name, *map(str, figures["rows"]), figures["main"], *scores, *apart])
+    for name, one in found.items():
+        scores = []
+        for each in one.scores.values():
+            deviation = statistics.stdev(each) if len(each) > 1 else 0.0
+            scores.append(f"{statistics.mean(each):.4f}, std {deviation:.4f}")
+        apart = [f"{one.difference:+.4f}", f"{one.standard_error:.4f}"]
+        lines.append([name, str(one.training), str(one.held_out), one.score, *scores, *apart])
     return table(lines)
+
+
+def read_arguments(
+    description: str, names: Collection[str], model: str, learning_rate: float, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, Path, FinetuneSettings]:
+    """Parse the command line of an experiment on some of DATA. Exit status 2 if the data are missing.
+
+    Returns the options, the folder of the data and the settings of training.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("data", nargs="*", metavar="DATA", help=f"from {', '.join(names)} (default: all)")
+    parser.add_argument("--model", default=model, metavar="NAME", help="checkpoint (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="passes over the training rows (%(default)s)"
+    )
+    parser.add_argument("--learning-rate", type=float, default=learning_rate, metavar="X", help="peak (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
+    args = parser.parse_args(arguments)
+    folder = user_path(os.environ.get("MINIBERT_DATA", ""))
+    if not os.environ.get("MINIBERT_DATA") or not set(args.data) <= set(names):
+        parser.error(f"DATA is one of {', '.join(names)}, each a folder of the folder that $MINIBERT_DATA names")
+    args.data = args.data or list(names)
+    return args, folder, FinetuneSettings(model=args.model, epochs=args.epochs, learning_rate=args.learning_rate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train on both sides and print the table; exit status 1 if they differ by more than the standard error."""
-    parser = argparse.ArgumentParser(description="Fine-tune with minibert and with transformers, and compare.")
-    parser.add_argument("data", nargs="*", metavar="DATA", help=f"of {', '.join(DATA)} (default: all)")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="checkpoint (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs (%(default)s)")
-    parser.add_argument(
-        "--epochs", type=int, default=3, metavar="N", help="passes over the training data (%(default)s)"
+    args, folder, settings = read_arguments(
+        "Fine-tune with minibert and with transformers, and compare the scores.",
+        DATA,
+        "all-MiniLM-L6-v2",
+        FinetuneSettings.learning_rate,
+        arguments,
     )
-    parser.add_argument("--precision", default="auto", help="float32, bfloat16 or auto (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
-    args, folder = parser.parse_args(arguments), os.path.expanduser(os.environ.get("MINIBERT_DATA", ""))
-    if not folder or not set(args.data) <= DATA.keys():
-        parser.error(f"DATA is one of {', '.join(DATA)}, each a folder of the folder that $MINIBERT_DATA names")
-    settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
-    found = {name: compare(prepare(name, Path(folder), settings), args.seeds) for name in args.data or DATA}
+    found = {name: compare(FinetuneRun.of(*read_data(name, folder), settings), args.seeds) for name in args.data}
     print(report(found))
     if args.json:
-        print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
-    return int(any(abs(figures["difference"]) > figures["standard_error"] for figures in found.values()))
+        figures = {name: asdict(one) | {"difference": one.difference} for name, one in found.items()}
+        print(json.dumps(figures | {"machine": machine(torch.get_num_threads())}))
+    return int(any(abs(one.difference) > one.standard_error for one in found.values()))
 
 
 if __name__ == "__main__":

@@ -32,16 +32,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_words_checkpoint(place, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
-def prepared(settings: FinetuneSettings) -> FinetuneRun:
+def data() -> tuple[Classification, Any, Any]:
     task = Classification()
-    return FinetuneRun.of(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)), settings)
+    return task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12))
 
 
 def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
     settings = FinetuneSettings(
         model=str(checkpoint), epochs=2, batch_size=8, learning_rate=1e-3, precision="float32", device="cpu"
     )
-    run = prepared(settings)
+    run = FinetuneRun.of(*data(), settings)
     torch.manual_seed(0)
     model = side(run, new_model(checkpoint, run.task, run.labels))
     # The gradient of a key's bias is zero but for rounding, which Adam turns into whole steps.
@@ -62,12 +62,11 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(quality, "DATA", {"small": ()})
-    monkeypatch.setattr(quality, "prepare", lambda name, folder, settings: prepared(settings))
+    monkeypatch.setattr(quality, "read_data", lambda name, folder: data())
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "2", "--json"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["small", "24", "12", "accuracy"]
-    sides = {"minibert": {"mean": 0.9, "std": 0.0}, "transformers": {"mean": 0.5, "std": 0.0}}
-    apart: dict[str, Any] = {"main": "accuracy", "rows": [1, 1], "standard_error": 0.1, "difference": 0.4, **sides}
+    apart = quality.Comparison("accuracy", 1, 1, 0.1, {"minibert": [0.9], "transformers": [0.5]}, {})
     monkeypatch.setattr(quality, "compare", lambda *args: apart)
     assert quality.main(["small"]) == 1
 

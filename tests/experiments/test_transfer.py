@@ -53,8 +53,10 @@ def test_the_error_of_the_gain_is_that_of_paired_rows(
     """Both ways have half of the rows right: the same rows, or the others."""
     right = {True: [True] * 6 + [False] * 6, False: random}
     monkeypatch.setattr(transfer, "fine_tune", lambda run, seed, pretrained: right[pretrained])
-    found = transfer.compare("", checkpoint, FinetuneSettings(model=str(checkpoint), device="cpu"), seeds=2)
-    assert found["gain"] == {"mean": 0.0, "standard_error": pytest.approx(error, abs=1e-4)}
+    task, training, held_out = transfer.read_data("", checkpoint)
+    run = FinetuneRun.of(task, training, held_out, FinetuneSettings(model=str(checkpoint), device="cpu"))
+    found = transfer.compare(run, training, held_out, seeds=2)
+    assert (found.gain.mean, found.gain.standard_error) == (0.0, pytest.approx(error, abs=1e-4))
 
 
 def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
