@@ -4,10 +4,10 @@
 
     novels -> sentences, shuffled -> `minibert vocab` -> `minibert pretrain` -> FOLDER/minibert-novels, in bfloat16
 
-Both are ordinary commands with ordinary options, printed before they run. A step that is done is not repeated, and a
-pretraining that was killed goes on. The text is $MINIBERT_DATA/novels: train.txt.gz and heldout.txt, one sentence a
-line, an empty line between novels (repository computationalstylistics/100_english_novels; those of 1839 to 1930, which
-are in the public domain).
+Both are ordinary commands with ordinary options, printed before they run. A finished step is not repeated, and a killed
+pretraining is resumed. The text is $MINIBERT_DATA/novels: train.txt.gz and heldout.txt, one sentence per line, an empty
+line between novels (from the repository computationalstylistics/100_english_novels; those of 1839 to 1930, which are in
+the public domain).
 """
 
 import argparse
@@ -48,14 +48,17 @@ STEPS = 14_500  # 48 million tokens, 2.4 epochs: an hour of two cores with bfloa
 
 
 def run(data: Path, folder: Path, steps: int) -> None:
-    """Do each step that is not done yet. Raises CalledProcessError where a command fails."""
+    """Do each step that is not done yet. Raises CalledProcessError if a command fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, vocabulary, config = folder / "novels.txt", folder / "vocabulary", folder / "sizes.json"
-    trained, out = folder / "trained", folder / SHIPPED
+    text = folder / "novels.txt"
+    vocabulary = folder / "vocabulary"
+    config = folder / "sizes.json"
+    trained = folder / "trained"
+    out = folder / SHIPPED
     if not text.exists():
         with gzip.open(data / "train.txt.gz", "rt", encoding="utf-8") as file:
             sentences = [line for line in file if line.strip()]
-        Random(0).shuffle(sentences)  # a row is one sentence, so that a batch may have sentences of all novels
+        Random(0).shuffle(sentences)  # a row is one sentence, so a batch may have sentences from all novels
         write_text_atomically(text, "".join(sentences))
     write_text_atomically(config, json.dumps(CONFIG, indent=1) + "\n")
     if not vocabulary.exists():
@@ -81,11 +84,18 @@ def command(*arguments: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train; exit status 2 without the text."""
+    """Train; exit status 2 if the text is missing."""
     parser = argparse.ArgumentParser(description="Learn a vocabulary and a masked language model from novels.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("build/novels"), help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="of pretraining (%(default)s)")
-    args, data = parser.parse_args(arguments), user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("build/novels"),
+        help="of the text and the checkpoints (%(default)s)",
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps (%(default)s)")
+    args = parser.parse_args(arguments)
+    data = user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
     if not (data / "train.txt.gz").exists():
         parser.error("$MINIBERT_DATA names no folder with novels/train.txt.gz; the docstring of this module says more")
     run(data, args.folder, args.steps)

@@ -2,11 +2,11 @@
 
     python -m minibert.experiments.possible [--out build/possible] [--steps 3000]
 
-A corpus is drawn from a small artificial language (toy_language.py). It is known exactly how well its masked tokens
-and next sentences can be predicted. A vocabulary is learned from it, a BERT is pretrained with both objectives, and a
-student of half its depth is distilled. With a real corpus the loss of a nearly correct training falls like that of a
-correct one. Here a mistake in masks, labels, positions or attention is a gap that never closes. The same command
-resumes an interrupted run.
+A corpus is drawn from a small artificial language (toy_language.py), for which it is known exactly how well masked
+tokens and next sentences can be predicted. A vocabulary is learned from it, a BERT is pretrained with both objectives,
+and a student of half its depth is distilled. On a real corpus, the loss of a nearly correct training falls as that of a
+correct one does; here a mistake in masks, labels, positions or attention leaves a gap that never closes. The same
+command resumes an interrupted run.
 """
 
 import argparse
@@ -35,7 +35,8 @@ from minibert.train.vocabulary import learn_vocabulary
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.printing import block, table
 
-DOCUMENTS, HELD_OUT = 20_000, 800
+DOCUMENTS = 20_000
+HELD_OUT = 800  # more documents
 LENGTH = 64  # tokens of a row
 CONFIG = {
     "hidden_size": 128,
@@ -43,7 +44,7 @@ CONFIG = {
     "num_attention_heads": 4,
     "intermediate_size": 512,
     "max_position_embeddings": LENGTH,
-    "hidden_dropout_prob": 0.0,  # the corpus has more text than is read: there is nothing to overfit
+    "hidden_dropout_prob": 0.0,  # the corpus has more text than training reads, so there is nothing to overfit
     "attention_probs_dropout_prob": 0.0,
 }
 RECIPE: dict[str, Any] = {"batch_size": 64, "max_length": LENGTH, "precision": "float32", "learning_rate": 2e-3}
@@ -52,7 +53,8 @@ FILES: dict[str, Any] = {"dev": "dev.txt", "config": "config.json", "tokenizer":
 
 def prepare(folder: Path) -> Language:
     """Write corpus, held-out text, vocabulary and config to a folder, unless an earlier run did."""
-    language, config = Language(0), folder / "config.json"
+    language = Language(0)
+    config = folder / "config.json"
     if not config.exists():
         with atomic_folder(folder) as temporary:
             language.write(temporary / "train.txt", DOCUMENTS, seed=0)
@@ -63,7 +65,7 @@ def prepare(folder: Path) -> Language:
 
 
 def best_possible(language: Language, run: PretrainRun) -> BestPredictions:
-    """The predictions of the best possible model for the held-out rows."""
+    """Return the predictions of the best possible model for the held-out rows."""
     ids, labels = zip(*((row.ids, row.labels["labels"]) for row in run.held_out), strict=True)
     next_labels = [row.labels["next_sentence_label"] for row in run.held_out]
     procedure = Procedure(is_next=1 - statistics.mean(next_labels), full=LENGTH)
@@ -71,7 +73,7 @@ def best_possible(language: Language, run: PretrainRun) -> BestPredictions:
 
 
 def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: int = 5) -> float:
-    """How many times as fast as the teacher the student reads the rows, each at its best of several rounds."""
+    """Return the student's speed-up over the teacher in reading the rows, each at its best of several rounds."""
 
     def read(model: Head) -> None:
         with inference(model):
@@ -103,11 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Pretrain, distill, and print the results beside the best possible ones; exit status 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description="Pretrain and distill on a language whose entropy is known.")
     add = parser.add_argument
-    add("--out", default="build/possible", metavar="FOLDER", help="of corpus and checkpoints (%(default)s)")
+    add("--out", default="build/possible", metavar="FOLDER", help="of the corpus and the checkpoints (%(default)s)")
     add("--steps", type=int, default=3000, metavar="N", help="training steps of pretraining (%(default)s)")
     add("--student-steps", type=int, default=300, metavar="N", help="training steps of distillation (%(default)s)")
     add("--overwrite", action="store_true", help="replace what an earlier run wrote")
-    settings, began = parser.parse_args(arguments), time.perf_counter()
+    settings = parser.parse_args(arguments)
+    began = time.perf_counter()
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
         check_out(out / name, settings.overwrite)

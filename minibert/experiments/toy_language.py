@@ -3,22 +3,22 @@
     these old boats near every island drift slowly .        the verb agrees with the subject, "boats ... drift", across
     this captain loads many young sailors .                 the phrase between them
 
-On real text it is unknown how far the loss of pretraining could fall. Here it is known. Sentences come from a finite
-automaton, one word in each state. A document has one topic of eight, from which most of its nouns and verbs are taken.
-So a masked word depends on its neighbours, on a subject further away and on the topic of the whole row; and a next
-sentence depends on its topic.
+On real text nobody knows how far the loss of pretraining could fall. Here it is known. Sentences come from a finite
+automaton that emits one word in each state. A document has one of eight topics, which supplies most of its nouns and
+verbs. So a masked word depends on its neighbours, on a subject further away and on the topic of the whole row, and a
+next sentence depends on its topic.
 
-The predictions of the best possible model are posterior probabilities over all possible words. The
-forward-backward algorithm computes them exactly (Rabiner 1989, section III). k state, t topic, x_i the token seen at i,
-w_i the true word, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
+The predictions of the best possible model are posterior probabilities over all possible words. The forward-backward
+algorithm computes them exactly (Rabiner 1989, section III). k is a state, t a topic, x_i the token seen at i, w_i the
+true word:
 
     forward_i(k)   =  p(x_1 ... x_i-1, k at i | t)          from the left, state by state
     backward_i(k)  =  p(x_i+1 ... x_n | k at i, t)          from the right
     p(w_i | x)     ~  sum over t, k of  p(t, other text) forward_i(k) backward_i(k) p(w_i | k, t) p(x_i | w_i, chosen)
 
-Only [MASK] shows that a token was chosen for masking. Any other token may be a random one, so p(x | w) is that of the
-masking procedure, and at a place that counts it is that of a chosen token. R rows, n words in a text, K states, T
-topics, W words of the language.
+Only [MASK] shows that a token was chosen for masking. Any other token may be a random one, so p(x | w) comes from the
+masking procedure; at a place that counts, it is the probability for a chosen token. R rows, n words in a text, K
+states, T topics, W words of the language.
 """
 
 from bisect import bisect
@@ -41,7 +41,7 @@ Integers = NDArray[np.int64]
 
 NUMBERS = ("singular", "plural")
 STOP = "."
-TOPIC_SHARE = 0.86  # of nouns and verbs are on the document's topic
+TOPIC_SHARE = 0.86  # of nouns and verbs belong to the document's topic
 SAME_FOR_ALL = {  # words that do not depend on the topic
     "determiner singular": "this every",
     "determiner plural": "these many",
@@ -68,7 +68,7 @@ TOPICS = {  # nouns, transitive verbs, intransitive verbs; the other number has 
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """A finite automaton that emits one word in each state, without end: a sentence starts after the full stop."""
+    """A finite automaton that emits one word in each state and never ends: a sentence starts after the full stop."""
 
     words: tuple[str, ...]  # W
     transitions: Floats  # (K,K): p(next state | state)
@@ -96,9 +96,10 @@ class Grammar:
     def documents(
         self, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12), first: int = 0
     ) -> Iterator[list[str]]:
-        """Documents of sentences, each on one topic, all topics equally likely. sentences: the fewest and the most.
+        """Yield documents, lists of sentences on one topic; all topics are equally likely.
 
-        A document depends only on the seed and on its number; first: the number of the first one.
+        A document depends only on the seed and on its number. sentences: the fewest and the most per document. first:
+        the number of the first document.
         """
         for number in range(first, first + count):
             random = np.random.default_rng([seed, number])
@@ -107,7 +108,7 @@ class Grammar:
             yield [" ".join(self.sentence(topic, random)) for _ in range(length)]
 
     def sentence(self, topic: int, random: np.random.Generator) -> list[str]:
-        """The words of a sentence, with its full stop."""
+        """Draw the words of a sentence, with its full stop."""
         transitions, emissions = self._sums
         state, words = self.stop, list[str]()
         while not words or state != self.stop:
@@ -116,7 +117,7 @@ class Grammar:
         return words
 
     def write(self, path: str | Path, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12)) -> None:
-        """Write documents as a corpus: a sentence a line, an empty line between documents. The file appears whole."""
+        """Write documents as a corpus, atomically: one sentence per line, an empty line between documents."""
         documents = progress_bar(self.documents(count, seed, sentences), "writing", count)
         with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
             for number, document in enumerate(documents):
@@ -126,14 +127,16 @@ class Grammar:
 class Language(Grammar):
     """28 states, 8 topics, 224 words. The seed orders the words of each kind; the n-th has a frequency of 1 / n.
 
-    topics: at least two of TOPICS; fewer topics make a smaller language that is learned faster.
+    topics: at least two of TOPICS; a language with fewer topics is smaller and learned faster.
     """
 
     def __init__(self, seed: int = 0, topics: Sequence[str] = tuple(TOPICS)) -> None:
-        rules, kinds = successors(), words_by_kind(np.random.default_rng(seed))
+        rules = successors()
+        states = list(rules)
+        kinds = words_by_kind(np.random.default_rng(seed))
         kinds = {kind: {name: of[name] for name in ("all", *topics) if name in of} for kind, of in kinds.items()}
         words = sorted({word for kind in kinds.values() for group in kind.values() for word in group})
-        states, place = list(rules), {word: number for number, word in enumerate(words)}
+        place = {word: number for number, word in enumerate(words)}
         transitions = np.array([[rules[state].get(other, 0.0) for other in states] for state in states])
         emissions = np.zeros((len(topics), len(states), len(words)))
         for k, state in enumerate(states):
@@ -146,9 +149,9 @@ class Language(Grammar):
 
 
 def successors() -> dict[str, dict[str, float]]:
-    """The automaton: state -> next state -> probability.
+    """Return the automaton: state -> next state -> probability.
 
-    A state is named after the kind of its word, the number of the subject until the verb, and its own number.
+    The name of a state is the kind of its word, the number of the subject (until the verb), and its own number.
     """
     rules = {STOP: {f"determiner {n}": 1 / 2 for n in NUMBERS}}
     for n in NUMBERS:
@@ -168,13 +171,13 @@ def successors() -> dict[str, dict[str, float]]:
 
 
 def kind_of(state: str) -> str:
-    """The kind of word of a state, with its number if it has forms: "noun after plural singular" -> "noun singular"."""
+    """Return the kind of a state's word, with any number: "noun after plural singular" -> "noun singular"."""
     kind, number = state.split()[0], state.split()[-1]
     return kind if kind in SAME_FOR_ALL else f"{kind} {number}"
 
 
 def words_by_kind(random: np.random.Generator) -> dict[str, dict[str, list[str]]]:
-    """The words of each kind by topic, or under "all"; frequent words come first."""
+    """Return the words of each kind by topic, or under "all"; frequent words come first."""
 
     def shuffled(words: str) -> list[str]:
         return [str(word) for word in random.permutation(words.split())]
@@ -196,15 +199,15 @@ def words_by_kind(random: np.random.Generator) -> dict[str, dict[str, list[str]]
 class Procedure:
     """How pretraining rows are made: what a model can know about them before it reads one.
 
-    rate, masked, replaced: the share of tokens that is chosen, and of these the shares that become [MASK] or a random
-    token. is_next: the share of pairs whose second text follows the first (1 for sentence order: both texts are of one
-    document); the topic of a random second text is independent of that of the first.
+    rate: the share of tokens that is chosen. masked, replaced: the shares of the chosen tokens that become [MASK] or a
+    random token. is_next: the share of pairs whose second text follows the first (1 for sentence order, where both
+    texts come from one document); the topic of a random second text does not depend on the first.
 
-    full: rows with at least this many tokens, special tokens included, may have been truncated, so that each of their
-    texts may start and end inside a sentence; None: no row; 0: any row. cut: the probability that an end of a text in
-    such a row was truncated. A truncated text starts in any state, with its stationary probability, and ends in any.
-    The true probability depends on the lengths of documents, but the words at the end mostly decide it: in pairs of 32
-    tokens, of which 70 % are full, 0.25 and 0.75 give losses within 0.005 nats of that of 0.5.
+    full: rows with at least this many tokens, including special tokens, may have been truncated, so their texts may
+    start and end within a sentence; None: no row; 0: any row. cut: the probability that an end of a text in such a row
+    was truncated. A truncated text starts in any state, with its stationary probability, and ends in any. The true
+    probability depends on the lengths of documents, but mostly the words at the end decide it: for pairs of 32 tokens,
+    70 % of them full, 0.25 and 0.75 give losses within 0.005 nats of the loss for 0.5.
 
     The lengths of texts are not used as evidence for "is next".
     """
@@ -219,7 +222,7 @@ class Procedure:
 
 @dataclass(frozen=True, eq=False)
 class BestPredictions:
-    """Predictions of the best possible model for M masked tokens and R rows; no model scores better except by luck."""
+    """Predictions of the best possible model for M masked tokens and R rows. Only luck makes a model score better."""
 
     words: Floats  # (M,W): the probability of each word at each place with a label, in the order of rows and places
     true: Integers  # (M): the true word
@@ -233,12 +236,12 @@ class BestPredictions:
 
     @property
     def accuracy(self) -> float:
-        """How often the most likely word is the true one."""
+        """The share of places whose most likely word is the true one."""
         return float((self.words.argmax(axis=1) == self.true).mean())
 
     @property
     def next_accuracy(self) -> float:
-        """How often the more likely of "is next" and "is random" is right."""
+        """The share of rows for which the more likely of "is next" and "is random" is right."""
         return float(((self.is_next < 0.5) == self.next_labels).mean())
 
 
@@ -251,12 +254,13 @@ def bounds(
     vocab: Mapping[str, int] | None = None,
     procedure: Procedure = Procedure(),
 ) -> BestPredictions:
-    """The best possible predictions for R rows, exactly.
+    """Return the best possible predictions for R rows, exactly.
 
-    ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps followed by [PAD], each text of
-    whole sentences (but see `full` of Procedure), one token a word. labels: true ids of the tokens to predict, -100
-    elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
-    Raises ValueError for a vocabulary without the words, and for rows that the language cannot produce.
+    ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps followed by [PAD]. Each text
+    consists of whole sentences (but see `full` of Procedure), with one token per word. labels: true ids of the tokens
+    to predict, -100 elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: their positions in
+    `grammar.vocabulary`. Raises ValueError for a vocabulary without the words, and for rows that the language cannot
+    produce.
     """
     reader = Posteriors(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
     rows = progress_bar(zip(ids, labels, strict=True), "bounds", len(ids))
@@ -274,10 +278,12 @@ class Posteriors:
     def __init__(self, grammar: Grammar, vocab: Mapping[str, int], procedure: Procedure) -> None:
         if missing := [token for token in grammar.vocabulary if token not in vocab]:
             raise ValueError(
-                f"{missing[0]!r} and {len(missing) - 1} more tokens of the language are not in the vocabulary; "
-                "each word must be one token: learn a larger vocabulary, or use that of the language"
+                f"{missing[0]!r} and {len(missing) - 1} more tokens of the language are not in the vocabulary, but "
+                "each word must be one token; learn a larger vocabulary, or use the language's own"
             )
-        self.grammar, self.procedure, W = grammar, procedure, len(grammar.words)
+        self.grammar = grammar
+        self.procedure = procedure
+        W = len(grammar.words)
         self.separator = vocab["[SEP]"]
         # (V): the word of an id; W: another token, W + 1: [MASK].
         self.word_of = np.full(max(vocab.values()) + 1, W)
@@ -293,21 +299,25 @@ class Posteriors:
         self.p_seen: Floats = np.einsum("xw,tkw->xtk", p_seen, grammar.emissions)
 
     def read(self, number: int, ids: Sequence[int], labels: Sequence[int]) -> tuple[Floats, Integers, float]:
-        """`words`, (M,W), and `true`, (M), of BestPredictions for one row, and whether its second text follows."""
-        seen, chosen = self.word_of[np.asarray(ids)], np.asarray(labels) != IGNORED
+        """Return `words`, (M,W), and `true`, (M), of BestPredictions for one row, and the probability of "is next"."""
+        seen = self.word_of[np.asarray(ids)]
+        chosen = np.asarray(labels) != IGNORED
         ends = (np.asarray(ids) == self.separator).nonzero()[0]
         is_full = self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full
         parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
         found = [self.forward_backward(seen[part], self.procedure.cut * is_full) for part in parts]
         if not all(np.isfinite(evidence.max()) for *_, evidence in found):
             raise ValueError(
-                f"row {number} has a text that is not made of whole sentences of this language; if rows are truncated, "
-                "set their length: Procedure(full=...)"
+                f"row {number} has a text that is not made of whole sentences of this language; if rows may be "
+                "truncated, set their length: Procedure(full=...)"
             )
-        T, is_next = len(self.grammar.emissions), self.procedure.is_next
-        together, apart = is_next * np.eye(T) / T, (1 - is_next) * np.full((T, T), 1 / T**2)  # p(both topics)
+        T = len(self.grammar.emissions)
+        is_next = self.procedure.is_next
+        together = is_next * np.eye(T) / T  # (T,T): p(both topics)
+        apart = (1 - is_next) * np.full((T, T), 1 / T**2)
         a, b = (np.exp(evidence - evidence.max()) for *_, evidence in found)  # (T): p(text | topic), up to a factor
-        p_next, p_random = a @ together @ b, a @ apart @ b
+        p_next = a @ together @ b
+        p_random = a @ apart @ b
 
         words = []
         for part, other, (context, scale, _) in zip(parts, (b, a), found, strict=True):
@@ -318,10 +328,10 @@ class Posteriors:
         return p / p.sum(axis=1, keepdims=True), self.word_of[np.asarray(labels)[chosen]], p_next / (p_next + p_random)
 
     def forward_backward(self, seen: Integers, cut: float) -> tuple[Floats, Floats, Floats]:
-        """The evidence of the rest of a text for the state at each place, by topic; cut: see Procedure.
+        """Return the evidence of the rest of a text for the state at each place, by topic; cut: see Procedure.
 
-        Returns forward x backward (n,T,K) up to a factor, its logarithm (n,T), and log p(text | topic), (T), up to a
-        factor that is the same for all topics.
+        These are forward x backward (n,T,K) up to a factor, the logarithm of the factor (n,T), and log p(text | topic),
+        (T), up to a factor that is the same for all topics.
         """
         transitions, stop, stationary = self.grammar.transitions, self.grammar.stop, self.grammar.stationary
         T, K, _ = self.grammar.emissions.shape
@@ -329,13 +339,16 @@ class Posteriors:
         forward, backward = np.empty((2, *p_seen.shape))
         log_forward, log_backward = np.zeros((2, len(seen), T))
 
-        state, log = np.tile((1 - cut) * transitions[stop] + cut * stationary, (T, 1)), np.zeros(T)  # (T,K)
+        state = np.tile((1 - cut) * transitions[stop] + cut * stationary, (T, 1))  # (T,K)
+        log = np.zeros(T)
         for i in range(len(seen)):
             forward[i], log_forward[i] = state, log
             state, factor = scaled(p_seen[i] * state)
-            state, log = state @ transitions, log + factor
+            state = state @ transitions
+            log = log + factor
 
-        state, log = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (T, 1)), np.zeros(T)
+        state = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (T, 1))
+        log = np.zeros(T)
         for i in reversed(range(len(seen))):
             backward[i], log_backward[i] = state, log
             state, factor = scaled((p_seen[i] * state) @ transitions.T)
@@ -347,7 +360,7 @@ class Posteriors:
 
 
 def scaled(x: Floats) -> tuple[Floats, Floats]:
-    """Scaled to a sum of 1 in the last dimension, and the logarithm of the sum; zeros are unchanged."""
+    """Scale to a sum of 1 in the last dimension. Returns the logarithm of the sum too; zeros stay zeros."""
     total = x.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
         return x / np.where(total > 0, total, 1), np.log(total[..., 0])
