@@ -1,15 +1,22 @@
-"""Activations that few checkpoints have, by their names in config.json; model.py has the common ones.
+"""Activations by their names in config.json.
 
-Each is a function of one number, with the operations of transformers 5.23's ACT2FN in their order, so that results and
-gradients are bit-identical. Two names are missing, prelu and xielu: they have weights of their own.
+An activation is a function of one number between two matrices, which without it would reduce to one matrix. Each has
+the operations of transformers 5.23's ACT2FN in their order, so that results and gradients are bit-identical. Two names
+are missing, prelu and xielu: they have weights.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """Return GELU by tanh, as in Google's BERT since February 2019; torch's gelu_pytorch_tanh rounds differently."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
 def gelu_python(x: Tensor) -> Tensor:
@@ -52,7 +59,15 @@ def linear(x: Tensor) -> Tensor:
     return x
 
 
-RARE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # x Φ(x), Φ the normal distribution function, by the error function: BERT's default
+    "gelu_new": gelu_new,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    # Few checkpoints have the others.
+    "gelu_accurate": gelu_new,
+    "gelu_python_tanh": gelu_new,
     "gelu_python": gelu_python,
     "gelu_fast": gelu_fast,
     "gelu_10": gelu_10,

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
-from minibert.model import ACTIVATION, EncoderOutput
+from minibert.model import EncoderOutput
 from minibert.pretraining_heads import (
     Head,
     MaskedLM,

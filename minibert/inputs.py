@@ -7,7 +7,7 @@ exports contains no checks.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -79,6 +79,10 @@ class Layout(Protocol):
 
     def wanted(self, x: Tensor) -> Tensor:
         """Return the rows of x whose output is needed."""
+
+
+# How to compute attention: from query, key, value, layout and dropout to the context and, if stored, the probabilities.
+Attend = Callable[[Tensor, Tensor, Tensor, Any, Any], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,7 @@ You Need" (Vaswani et al. 2017). The operations follow the order of transformers
 on a CPU the two are equal bit for bit.
 """
 
-import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +27,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.activations import RARE_ACTIVATIONS
+from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import Fields, Layout, Padded, as_inputs, output
+from minibert.inputs import Attend, Fields, Layout, Padded, as_inputs, output
 from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
-
-# How to compute attention: from query, key, value, layout and dropout to the context and, if stored, the probabilities.
-Attend = Callable[[Tensor, Tensor, Tensor, Any, Any], tuple[Tensor, Tensor | None]]
 
 
 @output
@@ -165,24 +160,6 @@ class SelfAttention(nn.Module):
         # Contiguous, as upstream: for B = W = 1 flatten alone makes a view, whose products round differently.
         context = context.transpose(-3, -2).contiguous().flatten(-2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
-
-
-def gelu_new(x: Tensor) -> Tensor:
-    """GELU by tanh, as in Google's BERT since February 2019; torch's gelu_pytorch_tanh rounds differently."""
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
-# Between the two matrices of the feed-forward; without it they would reduce to one matrix.
-ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,  # x Φ(x), Φ the normal distribution function, by the error function: BERT's default
-    "gelu_new": gelu_new,
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-    "gelu_accurate": gelu_new,
-    "gelu_python_tanh": gelu_new,
-    **RARE_ACTIVATIONS,
-}
 
 
 class FeedForward(nn.Module):

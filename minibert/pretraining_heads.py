@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
-from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
+from minibert.model import Encoder, EncoderOutput, initialise
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from minibert.activations import ACTIVATION
 from minibert.config import ACTIVATIONS
-from minibert.model import ACTIVATION
 
 activations = pytest.importorskip("transformers.activations")
 VALUES = torch.cat([torch.linspace(-12, 12, 4801), torch.tensor([0.0, -0.0, 1e-30, -1e-30, 100.0, -100.0, 1e4, -1e4])])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import every_family, every_wrong_number, small_config
 
+from minibert.activations import ACTIVATION
 from minibert.checkpoints.load import full_name
 from minibert.config import ACTIVATIONS, Config
 from minibert.families.albert import ALBERT
@@ -19,7 +20,7 @@ from minibert.families.base import BEHAVIOUR, MOST_LABELS, Family
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
-from minibert.model import ACTIVATION, Encoder
+from minibert.model import Encoder
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 LIMITED = {

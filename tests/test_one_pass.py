@@ -11,12 +11,12 @@ from torch import Tensor
 
 import minibert
 from minibert.heads import SequenceClassification
-from minibert.kernels import int8
 from minibert.kernels.parts import with_parts
-from minibert.kernels.training import QUICK
 from minibert.model import Layer
 from minibert.parity.checkpoints import randomise
+from minibert.quick import QUICK
 from minibert.train.loop import packed_loss, readable_loss
+from minibert.vectors import calibration
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
@@ -77,7 +77,7 @@ def test_calibration_computes_in_the_order_of_the_layer(encoder: minibert.Encode
     with torch.inference_mode():
         *_, (states, _) = encoder.through_layers(engine.embed(packed), packed, engine.attend)
         try:
-            _, exact = int8.calibrate(encoder, engine.embed(packed), packed)
+            _, exact = calibration.calibrate(encoder, engine.embed(packed), packed)
         except (AttributeError, RuntimeError):
             pytest.skip("this build of torch has no int8 products")
     assert float((exact - states).abs().max()) < 1e-5

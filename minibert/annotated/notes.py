@@ -114,17 +114,17 @@ NOTES: dict[str, dict[str, Note]] = {
             ("attention",),
             (f"{ENCODER}#All heads", "7_reading_attention#One tensor a layer"),
         ),
-        "gelu_new": Note(
-            ("x Φ(x) ≈ ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",),
-            """Φ(x) is the probability that a standard normal variable is below x: GELU is x times that
-            probability. The two forms differ by less than 5e-4, which fresh weights hide and trained ones show.""",
-            tutorials=(f"{ENCODER}#Feed-forward and GELU",),
-        ),
         "FeedForward": Note(
-            ("FFN(x) = b + Σ_f activation(x · w_f + a_f) u_f",),
+            (
+                "FFN(x) = b + Σ_f activation(x · w_f + a_f) u_f",
+                "GELU(x) = x Φ(x) ≈ ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",
+            ),
             """This can be read as a memory of F entries: unit f fires when x resembles its key w_f (a column of
             the first matrix), and then adds its value u_f (a row of the second) to the token's vector (Geva et al.
             2021). Two thirds of a layer's weights are here.
+
+            Φ(x) is the probability that a standard normal variable is below x: GELU is x times that probability. The
+            form with tanh differs by less than 5e-4, which fresh weights hide and trained ones show.
 
             No token sees another here: this is why padding can be removed, and all tokens of a batch multiplied as
             one matrix.""",

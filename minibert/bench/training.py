@@ -31,10 +31,11 @@ from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
 from minibert.kernels.parts import with_parts
-from minibert.kernels.training import QUICK, onednn_is_float32
+from minibert.kernels.training import onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.parity.stages import Place
+from minibert.quick import QUICK
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer

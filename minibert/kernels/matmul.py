@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.model import ACTIVATION
+from minibert.activations import ACTIVATION
 
 # oneDNN's names of the activations: (name, algorithm).
 ONEDNN_ACTIVATION = {

@@ -1,10 +1,8 @@
-"""Faster parts for a training step, which differ from those of model.py only in rounding: with_parts(model, QUICK).
+"""Faster operations for a training step, which differ from torch's only in rounding.
 
-    linear     x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
-    dropout    from 16 random bits for each number; also inside attention
-    attention  without dropout in float32, where autocast would compute in bfloat16
-
-The readable step, which is bit for bit that of transformers, does without.
+product          x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
+dropout          from 16 random bits per number; also within attention
+fused_attention  in float32 without dropout, where autocast would compute in bfloat16
 """
 
 from functools import cache
@@ -12,60 +10,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from minibert.kernels.matmul import MAX_ERROR, is_x86, joined, onednn_allowed, relative_error
-from minibert.model import SelfAttention
-from minibert.pretraining_heads import Decoder
+from minibert.kernels.matmul import MAX_ERROR, is_x86, onednn_allowed, relative_error
 from minibert.utils.device import without_cudnn
 
 INT16_VALUES = 1 << 16
 DROPOUT_FROM = 4096  # numbers: for fewer, torch's own dropout is as fast
-
-
-class QuickLinear(nn.Linear):
-    """x Wᵀ + b by `product`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
-        return product(x, self.weight, self.bias)
-
-
-class QuickDecoder(Decoder):
-    """x Eᵀ + b by `product`."""
-
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """(..., D), (V,D) -> (..., V)."""
-        return product(x, embedding if self.weight is None else self.weight, self.bias)
-
-
-class QuickAttention(SelfAttention):
-    """Multi-head attention whose queries, keys and values are one product, or two in the last layer."""
-
-    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries of the wanted tokens, (T,D) or (N,D), and the keys and values of all, (T,D) each."""
-        if wanted is x:
-            query, key, value = product(x, *joined([self.query, self.key, self.value])).chunk(3, dim=-1)
-        else:
-            query = self.query(wanted)
-            key, value = product(x, *joined([self.key, self.value])).chunk(2, dim=-1)
-        return query, key, value
-
-
-class QuickDropout(nn.Dropout):
-    """Dropout from 16 random bits per number, where that is possible and worthwhile."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(...) -> (...)."""
-        return dropout(x, self.p) if self.training and drops(x, self.p) else super().forward(x)
-
-
-QUICK: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: QuickLinear,
-    nn.Dropout: QuickDropout,
-    Decoder: QuickDecoder,
-    SelfAttention: QuickAttention,
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minibert.activations import ACTIVATION
 from minibert.checkpoints.hub import Source
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
-from minibert.model import ACTIVATION, Embeddings, Layer
+from minibert.model import Embeddings, Layer
 from minibert.parity import checkpoints
 from minibert.parity.compare import (
     DECISIONS,

@@ -21,8 +21,8 @@ from minibert.checkpoints.hub import find_masked_lm
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
-from minibert.kernels.training import QUICK
 from minibert.model import EncoderOutput
+from minibert.quick import QUICK
 from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer

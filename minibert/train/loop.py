@@ -29,8 +29,8 @@ from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.parts import with_parts
-from minibert.kernels.training import QUICK
 from minibert.losses import IGNORED
+from minibert.quick import QUICK
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.interrupts import delayed_signals

@@ -49,7 +49,7 @@ class TrainSettings(Settings):
     )
     epsilon: float = 1e-8  # Adam's, added to the root of the second moment
     fused: bool = True  # torch's fused AdamW, which differs from the plain one in rounding
-    exact: bool = True  # False: some operations run in a faster way that differs in rounding (kernels/training.py)
+    exact: bool = True  # False: some operations run in a faster way that differs in rounding (quick.py)
 
     def __post_init__(self) -> None:
         check(self)

@@ -5,6 +5,8 @@ In reading order:
     pooling       how the vectors of tokens become one
     recipe        which vector: pooling, layers, combination, precision, ...
     readable      the readable way: padded batches through model.py
+    fast_encoder  the encoder with faster parts
+    calibration   which of its products tolerate int8, measured once for a checkpoint
     engine        the fast way: the model without padding, with other parts
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer, with a cache

@@ -29,7 +29,6 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import weights_sha256
-from minibert.kernels.int8 import VERSION
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
@@ -39,6 +38,7 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
 from minibert.utils.habits import Habits
 from minibert.utils.printing import MOST, brief, cut, progress_bar
+from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings

@@ -17,178 +17,31 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from minibert import model
-from minibert.kernels import int8 as int8_kernels
-from minibert.kernels.attention import (
-    BatchedAttention,
-    PackedAttend,
-    by_heads,
-    choose_attention,
-    padded_attention,
-    varlen_attention,
-)
-from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
-from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of, reduced_float32
+from minibert.kernels.attention import by_heads, choose_attention
+from minibert.kernels.int8 import Int8Linear, can_multiply
+from minibert.kernels.matmul import Workspace, choose_linear, reduced_float32
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.kernels.parts import with_parts
+from minibert.model import Encoder
 from minibert.utils.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
 from minibert.utils.printing import progress_bar
+from minibert.vectors import calibration
+from minibert.vectors.calibration import Calibration
+from minibert.vectors.fast_encoder import Kernels, fast_embeddings, fast_layer
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 CPU_TOKENS = 1024  # in a batch on a CPU: the feed-forward values of more do not fit its caches
-INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is between its products stays in the caches
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The parts that take the place of those of model.py
-
-
-def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
-    """Return the weight in float32 on the device; not copied if it is already."""
-    return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
-
-
-def norm_of(source: nn.LayerNorm, device: torch.device) -> nn.LayerNorm:
-    """Return LayerNorm in float32."""
-    norm = nn.LayerNorm(source.normalized_shape, source.eps, bias=source.bias is not None, device="meta")
-    norm.weight = float32(source.weight, device)
-    norm.bias = None if source.bias is None else float32(source.bias, device)
-    return norm
-
-
-class JoinedAttention(model.SelfAttention):
-    """Multi-head attention whose queries, keys and values are fewer, larger products."""
-
-    joined: Linear | None  # all three in one launch; None on a CPU
-    queries: Linear
-    key_value: Linear
-
-    def join(self, source: model.SelfAttention, kernels: Kernels) -> None:
-        """Make the products from the linear layers of the model."""
-        value, output = source.value, kernels.quantizations.get("output", Quantization())
-        if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
-            c = output.smoothing.to(kernels.device)
-            weight, bias = value.weight.detach().to(kernels.device), value.bias
-            value = linear_of(weight / c[:, None], None if bias is None else bias.detach().to(kernels.device) / c)
-        self.joined = None
-        if kernels.device.type == "cpu":
-            self.queries = kernels.linear([source.query], "attention")
-            self.key_value = kernels.linear([source.key, value], "attention")
-        else:
-            D = source.query.out_features
-            self.joined = kernels.linear([source.query, source.key, value])
-            self.queries = self.joined.part(0, D)
-            self.key_value = self.joined.part(D, 3 * D)
-        del self.query, self.key, self.value
-
-    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries of the wanted tokens, (T,D) or (B,D), and the keys and values of all, (T,D) each."""
-        prepared = self.key_value.prepare(x)
-        if self.joined is not None and wanted is x:
-            query, key, value = self.joined.multiply(prepared).chunk(3, dim=-1)  # (T,D) -> (T,3D) -> (T,D) each
-        else:
-            key, value = self.key_value.multiply(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
-            query = self.queries.multiply(prepared if wanted is x else self.queries.prepare(wanted))
-        return query, key, value
-
-
-class ResidualInPlace(model.Residual):
-    """x + change, without dropout, in the memory of the change."""
-
-    def forward(self, change: Tensor, x: Tensor) -> Tensor:
-        """(T,D), (T,D) -> (T,D), in the dtype of x."""
-        return change.add_(x) if change.dtype == x.dtype else change + x
-
-
-class FeedForwardInParts(model.FeedForward):
-    """The same for some tokens at a time, so that what is between its products stays in the caches."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(T,D) -> (T,D)."""
-        done = [model.FeedForward.forward(self, part) for part in torch.split(x, INT8_TOKENS)]
-        return torch.cat(done) if len(done) > 1 else done[0]
-
-
-def fast_layer(source: Any, kernels: Kernels) -> Any:
-    """Return the layer with the products of `kernels`, and its norms in float32."""
-    parts: dict[type[nn.Module], type[nn.Module]] = {
-        model.SelfAttention: JoinedAttention,
-        model.Residual: ResidualInPlace,
-    }
-    layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
-    layer.attention.join(source.attention, kernels)
-    for path, module in source.named_modules():
-        name = path.rpartition(".")[2]
-        if isinstance(module, nn.LayerNorm):
-            layer.set_submodule(path, norm_of(module, kernels.device))
-        elif isinstance(module, nn.Linear) and name not in ("query", "key", "value"):
-            activation = kernels.activation if name == "expand" else None
-            layer.set_submodule(path, kernels.linear([module], name, activation))
-        elif isinstance(module, nn.Dropout):
-            layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
-    layer.feed_forward.activation = nn.Identity()  # the product of `expand` applies it
-    return layer
-
-
-def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
-    """Return the embeddings in float32; with int8 the token table is bfloat16, which is far finer than int8."""
-    embeddings: Any = with_parts(source, {})
-    for name, module in source.named_children():
-        if isinstance(module, nn.Embedding):
-            rows, width = module.weight.shape
-            table = nn.Embedding(rows, width, padding_idx=module.padding_idx, device="meta")
-            table.weight = float32(module.weight, kernels.device)
-            embeddings.set_submodule(name, table)
-        elif isinstance(module, nn.LayerNorm):
-            embeddings.set_submodule(name, norm_of(module, kernels.device))
-        elif isinstance(module, nn.Linear):
-            embeddings.set_submodule(name, kernels.in_float32(module))
-        elif isinstance(module, nn.Dropout):
-            embeddings.set_submodule(name, nn.Identity())
-    if kernels.int8:
-        embeddings.token.weight = nn.Parameter(embeddings.token.weight.bfloat16(), requires_grad=False)
-    return embeddings
-
-
-@dataclass
-class Kernels:
-    """How this machine computes: chosen once; `Engine.kernels` describes it."""
-
-    device: torch.device
-    dtype: torch.dtype  # of the inputs of matrix products
-    product: type[Linear]
-    packed_attend: PackedAttend
-    activation: str
-    workspace: Workspace
-    int8: bool = False
-    quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
-
-    def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
-        """Return layers with the same input as one product."""
-        if product in self.quantizations:
-            return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
-        return self.product(layers, self.dtype, self.device, activation)
-
-    def in_float32(self, layer: nn.Linear) -> Linear:
-        """Return a layer that is computed in float32 always: it has few tokens or a narrow input."""
-        return choose_linear(torch.float32, self.device)([layer], torch.float32, self.device)
-
-    def __str__(self) -> str:
-        names: dict[Any, str] = {varlen_attention: "one kernel for all lengths", padded_attention: "one padded kernel"}
-        attention = names.get(self.packed_attend, "groups of equal length")
-        attention += ", two products each" if isinstance(self.packed_attend, BatchedAttention) else ""
-        return f"on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
 class Engine:
@@ -203,7 +56,7 @@ class Engine:
 
     def __init__(
         self,
-        encoder: model.Encoder,
+        encoder: Encoder,
         precision: str = "float32",
         device: str | torch.device | None = None,
         *,
@@ -248,29 +101,27 @@ class Engine:
                 layer.to("meta")  # a device without memory
 
     @torch.inference_mode()
-    def calibrate(
-        self, encoder: model.Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None
-    ) -> Calibration:
+    def calibrate(self, encoder: Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None) -> Calibration:
         """Which products tolerate int8, measured on the samples or read from the cache. Raises ValueError for none."""
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        first = int8_kernels.FIRST_TOKENS
+        first = calibration.FIRST_TOKENS
         short = [[*ids[:first], ids[-1]] for ids in samples if len(ids) > first]
         rows = sorted([*samples, *short], key=len, reverse=True)
-        path = int8_kernels.cache_file(encoder, rows)
-        found = int8_kernels.read_calibration(path, encoder)
+        path = calibration.cache_file(encoder, rows)
+        found = calibration.read_calibration(path, encoder)
         if found is None:
             packed = self.pack(rows)
             x = self.embed(packed)
-            products, exact = int8_kernels.calibrate(encoder, x, packed)
+            products, exact = calibration.calibrate(encoder, x, packed)
             found = Calibration(products, short_texts_tolerate_int8=True)
             in_int8 = with_parts(self.encoder, {})
             for number, layer in enumerate(encoder.layers):
                 in_int8.layers[number] = fast_layer(layer, replace(kernels, quantizations=found.of_layer(number)))
             *_, (x, _) = in_int8.through_layers(x, packed, self.attend)
-            found = Calibration(products, int8_kernels.means_agree(exact, x, packed))
-            int8_kernels.write_calibration(path, found)
+            found = Calibration(products, calibration.means_agree(exact, x, packed))
+            calibration.write_calibration(path, found)
         return found
 
     @torch.inference_mode()
@@ -325,7 +176,7 @@ class Engine:
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]
             if self.falls_back(pooling, int(lengths[rows[-1]])):  # a batch has texts of one kind only
-                longer = int((lengths[rows] > int8_kernels.SHORT).sum())
+                longer = int((lengths[rows] > calibration.SHORT).sum())
                 rows = rows[: longer or len(rows)]
             texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
             if on_cpu:
@@ -370,7 +221,7 @@ class Engine:
 
     def falls_back(self, pooling: Pooling, tokens: int) -> bool:
         """Return True for a text so short that int8 would change the direction of its vector."""
-        return self.fallback is not None and not pooling.first_only and tokens <= int8_kernels.SHORT
+        return self.fallback is not None and not pooling.first_only and tokens <= calibration.SHORT
 
     def pool(self, x: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
         """(T,D) -> (B,D); if the layer computed only first tokens, x is (B,D) already."""

@@ -18,10 +18,10 @@ from support.engine import (
     readable,
 )
 
+from minibert.activations import ACTIVATION
 from minibert.config import ACTIVATIONS
 from minibert.kernels import matmul
 from minibert.kernels.matmul import GeluLinear, Linear, PackedLinear, Workspace, keep_freed_memory
-from minibert.model import ACTIVATION
 from minibert.vectors import engine as module
 from minibert.vectors.engine import Engine
 

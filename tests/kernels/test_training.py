@@ -17,7 +17,6 @@ from minibert.kernels import matmul, training
 from minibert.kernels.matmul import MAX_ERROR
 from minibert.kernels.parts import with_parts
 from minibert.kernels.training import (
-    QUICK,
     attention,
     draw,
     dropout,
@@ -26,6 +25,7 @@ from minibert.kernels.training import (
     onednn_is_float32,
     threshold,
 )
+from minibert.quick import QUICK
 from minibert.train.loop import new_optimizer, one_step, packed_loss
 from minibert.train.run import resolve_precision
 from minibert.train.settings import TrainSettings

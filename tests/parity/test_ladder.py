@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import minibert
 from minibert import model
+from minibert.activations import ACTIVATION
 from minibert.checkpoints import hub
 from minibert.families import FAMILIES
 from minibert.families.base import Family
@@ -66,7 +67,7 @@ SIZES = st.fixed_dictionaries(
         "vocab_size": st.integers(4, 120),
         "max_position_embeddings": st.integers(2, 40),
         "pad_token_id": st.sampled_from([0, 3]),
-        "hidden_act": st.sampled_from(sorted(model.ACTIVATION)),
+        "hidden_act": st.sampled_from(sorted(ACTIVATION)),
         "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 0.5]),
         "attention_probs_dropout_prob": st.sampled_from([0.0, 0.2]),
         "num_labels": st.integers(1, 4),

@@ -11,7 +11,7 @@ import torch
 from support.sabotage import Model
 
 import minibert
-from minibert import model
+from minibert.activations import ACTIVATION
 from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
 from minibert.parity.compare import Comparison, compare_tensor
@@ -35,7 +35,7 @@ def test_the_command_fails_and_names_the_first_divergent_tensor(
 ) -> None:
     def load(*given: Any, **more: Any) -> Model:
         loaded = minibert.load(*given, **more)
-        getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = model.ACTIVATION["gelu_new"]
+        getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = ACTIVATION["gelu_new"]
         return loaded
 
     monkeypatch.setattr(ladder, "load", load)

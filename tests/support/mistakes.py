@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minibert import model
+from minibert.activations import ACTIVATION
 from minibert.parity.compare import DROPOUT
 from support.models import zero_biases
 from support.sabotage import (
@@ -104,9 +104,7 @@ MISTAKES = (
     ),
     Mistake(
         "wrong activation",
-        partial(
-            put, place="encoder.layers.1.feed_forward", name="activation", value=model.ACTIVATION["gelu_pytorch_tanh"]
-        ),
+        partial(put, place="encoder.layers.1.feed_forward", name="activation", value=ACTIVATION["gelu_pytorch_tanh"]),
         "layer 1 activation",
         "activation: upstream computes gelu;",
         families=BOTH,
@@ -255,7 +253,7 @@ MISTAKES = (
     ),
     Mistake(
         "gelu by the error function",
-        partial(put, place="encoder.layers.0.feed_forward", name="activation", value=model.ACTIVATION["gelu"]),
+        partial(put, place="encoder.layers.0.feed_forward", name="activation", value=ACTIVATION["gelu"]),
         "layer 0 activation",
         "upstream computes gelu_new",
         families=("albert",),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert import model
+from minibert.activations import ACTIVATION
 
 Model = Any
 
@@ -89,7 +90,7 @@ def layers_swapped(ours: Model) -> None:
 def wrong_activation_everywhere(ours: Model) -> None:
     for module in ours.modules():
         if hasattr(module, "activation"):
-            module.activation = model.ACTIVATION["gelu_new"]
+            module.activation = ACTIVATION["gelu_new"]
 
 
 def wrong_eps(ours: Model) -> None:

@@ -22,7 +22,7 @@ from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
 from minibert.kernels.parts import with_parts
-from minibert.kernels.training import QUICK
+from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
 from minibert.train import loop, packed, run
 from minibert.train.batches import Batch, Batches

@@ -30,8 +30,10 @@ from torch import Tensor, nn
 import minibert
 from minibert import load, load_tokenizer
 from minibert.kernels import int8
-from minibert.kernels.int8 import MAX_ERROR, Int8Linear
+from minibert.kernels.int8 import Int8Linear
 from minibert.utils import device
+from minibert.vectors import calibration
+from minibert.vectors.calibration import MAX_ERROR
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
 
@@ -108,7 +110,7 @@ def test_threads_share_an_engine_and_the_encoder_is_not_changed_unless_it_is_not
 def test_whether_short_texts_are_computed_in_int8_depends_on_their_means(
     least: float, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "MIN_COSINE", least)
+    monkeypatch.setattr(calibration, "MIN_COSINE", least)
     fallback = int8_engine().fallback
     assert (len(fallback.layers) if fallback else 0) == layers
 
@@ -159,11 +161,11 @@ def test_the_error_decides_which_products_are_computed_in_int8(
 ) -> None:
     encoder, texts, rows, exact = real
     engine = int8_engine(encoder, samples=texts)
-    found = int8.read_calibration(next(cache.iterdir()), encoder)
+    found = calibration.read_calibration(next(cache.iterdir()), encoder)
     assert found is not None and len(found.products) == 24
     errors = sorted(one.error for one in found.products.values())
     assert errors[0] > 0 and errors[-1] <= MAX_ERROR
-    monkeypatch.setattr(int8, "MAX_ERROR", errors[11])  # half of them
+    monkeypatch.setattr(calibration, "MAX_ERROR", errors[11])  # half of them
     half = int8_engine(encoder, samples=texts)
     assert half.kernels.startswith("int8 in 12 of 24 products")
     assert cosine(half.vectors(rows), exact) > cosine(engine.vectors(rows), exact)
@@ -179,7 +181,7 @@ def test_the_mean_of_a_short_text_is_computed_in_bfloat16_in_batches_of_its_own(
     encoder, texts, _, _ = real
     rows, exact, engine = load_tokenizer(minilm).ids(SHORT_TEXTS), Engine(encoder), int8_engine(encoder, samples=texts)
     assert "none for means of texts of up to 16 tokens" in engine.kernels
-    assert max(map(len, rows)) <= int8.SHORT
+    assert max(map(len, rows)) <= calibration.SHORT
     for recipe in (minibert.Recipe("mean"), minibert.Recipe("max")):
         assert cosine(engine.vectors(rows, recipe), exact.vectors(rows, recipe)) > 0.9995
     with monkeypatch.context() as changed:
@@ -245,7 +247,7 @@ def test_samples_that_cannot_calibrate_are_refused(texts: Any, message: str) -> 
 @EXACT
 def test_a_calibration_is_made_once_for_the_same_weights_and_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = int8_engine().vectors(ROWS)
-    monkeypatch.setattr(int8, "calibrate", missing)
+    monkeypatch.setattr(calibration, "calibrate", missing)
     assert np.array_equal(int8_engine().vectors(ROWS), first)
     other = copy.deepcopy(ENCODER)
     other.layers[0].feed_forward.expand.weight.data[0, 0] += 1

@@ -1,0 +1,160 @@
+"""A fast encoder: the encoder of model.py with other parts, in the same order; inference only.
+
+Linear layers become products at hardware speed, queries, keys and values one or two larger products. In bfloat16 and
+float16 only the inputs and results of matrix products are rounded: the residual stream, LayerNorm and softmax stay
+float32. So they do in int8, see kernels/int8.py.
+
+    T  tokens of all texts in a packed batch
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minibert import model
+from minibert.kernels.attention import BatchedAttention, PackedAttend, padded_attention, varlen_attention
+from minibert.kernels.int8 import Int8Linear, Quantization
+from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
+from minibert.kernels.parts import with_parts
+
+INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is between its products stays in the caches
+
+
+@dataclass
+class Kernels:
+    """How this machine computes: chosen once; `Engine.kernels` describes it."""
+
+    device: torch.device
+    dtype: torch.dtype  # of the inputs of matrix products
+    product: type[Linear]
+    packed_attend: PackedAttend
+    activation: str
+    workspace: Workspace
+    int8: bool = False
+    quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
+
+    def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
+        """Return layers with the same input as one product."""
+        if product in self.quantizations:
+            return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
+        return self.product(layers, self.dtype, self.device, activation)
+
+    def in_float32(self, layer: nn.Linear) -> Linear:
+        """Return a layer that is computed in float32 always: it has few tokens or a narrow input."""
+        return choose_linear(torch.float32, self.device)([layer], torch.float32, self.device)
+
+    def __str__(self) -> str:
+        names: dict[Any, str] = {varlen_attention: "one kernel for all lengths", padded_attention: "one padded kernel"}
+        attention = names.get(self.packed_attend, "groups of equal length")
+        attention += ", two products each" if isinstance(self.packed_attend, BatchedAttention) else ""
+        return f"on {self.device}; products: {self.product.description}; attention: {attention}"
+
+
+def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
+    """Return the weight in float32 on the device; not copied if it is already."""
+    return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
+
+
+def norm_of(source: nn.LayerNorm, device: torch.device) -> nn.LayerNorm:
+    """Return LayerNorm in float32."""
+    norm = nn.LayerNorm(source.normalized_shape, source.eps, bias=source.bias is not None, device="meta")
+    norm.weight = float32(source.weight, device)
+    norm.bias = None if source.bias is None else float32(source.bias, device)
+    return norm
+
+
+class JoinedAttention(model.SelfAttention):
+    """Multi-head attention whose queries, keys and values are fewer, larger products."""
+
+    joined: Linear | None  # all three in one launch; None on a CPU
+    queries: Linear
+    key_value: Linear
+
+    def join(self, source: model.SelfAttention, kernels: Kernels) -> None:
+        """Make the products from the linear layers of the model."""
+        value, output = source.value, kernels.quantizations.get("output", Quantization())
+        if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
+            c = output.smoothing.to(kernels.device)
+            weight, bias = value.weight.detach().to(kernels.device), value.bias
+            value = linear_of(weight / c[:, None], None if bias is None else bias.detach().to(kernels.device) / c)
+        self.joined = None
+        if kernels.device.type == "cpu":
+            self.queries = kernels.linear([source.query], "attention")
+            self.key_value = kernels.linear([source.key, value], "attention")
+        else:
+            D = source.query.out_features
+            self.joined = kernels.linear([source.query, source.key, value])
+            self.queries = self.joined.part(0, D)
+            self.key_value = self.joined.part(D, 3 * D)
+        del self.query, self.key, self.value
+
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, (T,D) or (B,D), and the keys and values of all, (T,D) each."""
+        prepared = self.key_value.prepare(x)
+        if self.joined is not None and wanted is x:
+            query, key, value = self.joined.multiply(prepared).chunk(3, dim=-1)  # (T,D) -> (T,3D) -> (T,D) each
+        else:
+            key, value = self.key_value.multiply(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
+            query = self.queries.multiply(prepared if wanted is x else self.queries.prepare(wanted))
+        return query, key, value
+
+
+class ResidualInPlace(model.Residual):
+    """x + change, without dropout, in the memory of the change."""
+
+    def forward(self, change: Tensor, x: Tensor) -> Tensor:
+        """(T,D), (T,D) -> (T,D), in the dtype of x."""
+        return change.add_(x) if change.dtype == x.dtype else change + x
+
+
+class FeedForwardInParts(model.FeedForward):
+    """The same for some tokens at a time, so that what is between its products stays in the caches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T,D) -> (T,D)."""
+        done = [model.FeedForward.forward(self, part) for part in torch.split(x, INT8_TOKENS)]
+        return torch.cat(done) if len(done) > 1 else done[0]
+
+
+def fast_layer(source: Any, kernels: Kernels) -> Any:
+    """Return the layer with the products of `kernels`, and its norms in float32."""
+    parts: dict[type[nn.Module], type[nn.Module]] = {
+        model.SelfAttention: JoinedAttention,
+        model.Residual: ResidualInPlace,
+    }
+    layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
+    layer.attention.join(source.attention, kernels)
+    for path, module in source.named_modules():
+        name = path.rpartition(".")[2]
+        if isinstance(module, nn.LayerNorm):
+            layer.set_submodule(path, norm_of(module, kernels.device))
+        elif isinstance(module, nn.Linear) and name not in ("query", "key", "value"):
+            activation = kernels.activation if name == "expand" else None
+            layer.set_submodule(path, kernels.linear([module], name, activation))
+        elif isinstance(module, nn.Dropout):
+            layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
+    layer.feed_forward.activation = nn.Identity()  # the product of `expand` applies it
+    return layer
+
+
+def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
+    """Return the embeddings in float32; with int8 the token table is bfloat16, which is far finer than int8."""
+    embeddings: Any = with_parts(source, {})
+    for name, module in source.named_children():
+        if isinstance(module, nn.Embedding):
+            rows, width = module.weight.shape
+            table = nn.Embedding(rows, width, padding_idx=module.padding_idx, device="meta")
+            table.weight = float32(module.weight, kernels.device)
+            embeddings.set_submodule(name, table)
+        elif isinstance(module, nn.LayerNorm):
+            embeddings.set_submodule(name, norm_of(module, kernels.device))
+        elif isinstance(module, nn.Linear):
+            embeddings.set_submodule(name, kernels.in_float32(module))
+        elif isinstance(module, nn.Dropout):
+            embeddings.set_submodule(name, nn.Identity())
+    if kernels.int8:
+        embeddings.token.weight = nn.Parameter(embeddings.token.weight.bfloat16(), requires_grad=False)
+    return embeddings
