@@ -1,21 +1,21 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression; and samples/, the files of README's commands
-# make test        style, types and the quick tests: 3 to 15 minutes of two cores
+# make test        style, types and the quick tests: 3 to 15 minutes on two cores
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
-# make test-notebooks   the notebooks and their solutions, a part of test-slow
-# make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
-# make bert        a BERT of our own from the novels of MINIBERT_DATA: an hour of two cores with bfloat16
-# make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
+# make test-notebooks   the notebooks and their solutions, which test-slow includes
+# make pretrain      a BERT and a DistilBERT from nothing, beside the best possible loss: 20 minutes on one core
+# make bert        a BERT of our own from the novels in MINIBERT_DATA: an hour on two cores with bfloat16
+# make quality        fine-tuning beside transformers, on the data in MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
-# make annotated      the source as pages, explanation beside code, in build/annotated
-# make site           the course as static pages, to be read without a network, in build/site
-# make bench          speed against Hugging Face and other peers, in an environment of its own
-# make bench-gpu      all checks and figures that are due on a GPU, in build/bench-gpu.txt
-# make parity-oldest   the proof against the oldest transformers for which it holds
+# make annotated      the source as web pages with the explanation beside the code, in build/annotated
+# make site           the course as static pages that work without a network, in build/site
+# make bench          speed beside transformers and other runtimes, in a separate environment: about 40 minutes
+# make bench-gpu      all checks and figures of a GPU, in build/bench-gpu.txt
+# make parity-oldest   parity with the oldest supported transformers
 
 PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_DISABLE_TELEMETRY := 1
-# Data for tests and demo that is not part of the project; without it the demo takes the sentences that it ships.
+# Data for tests and demo that is not part of the project; without it the demo uses the sentences that it ships.
 ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
@@ -35,16 +35,16 @@ bert: .venv/installed
 quality: .venv/installed-for-tests
 	$(BIN)/python -m minibert.experiments.quality
 
-# Two at a time, each with one thread: most tests compute with small matrices, which two threads only slow down.
+# Two processes with one thread each: most tests multiply small matrices, which a second thread only slows down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test: check
 	@echo "the quick tests: 3 to 15 minutes on two cores"
 	$(PYTEST)
 
-# The second tier: notebooks, ONNX, pages in a browser, torchrun with a rank that is killed, Ray with a worker killed, a
-# server under load for MINIBERT_SOAK seconds. A notebook runs by itself, all tests of another file in one process. Ray
-# runs alone: its parts must start within 15 seconds.
+# The second tier: notebooks, ONNX, pages in a browser, torchrun with a killed rank, Ray with a killed worker, a server
+# under load for MINIBERT_SOAK seconds. Each notebook is one job; so are all tests of any other file. Ray runs last, by
+# itself, because its parts must start within 15 seconds.
 export MINIBERT_SOAK ?= 40
 
 test-slow: .venv/installed-for-tests
@@ -62,7 +62,7 @@ check: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# torch is named exactly: the version that the figures in README.md were measured with.
+# The exact version of torch with which the figures in README.md were measured.
 .venv/installed: pyproject.toml weights/requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit( \
 		"$(PYTHON) is Python " + v + "; minibert needs 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
@@ -88,7 +88,7 @@ tutorials: .venv/installed-for-tutorials
 annotated: .venv/installed-for-tests
 	$(BIN)/python -m minibert.annotated build/annotated
 
-# A warning, such as a link that leads nowhere, is an error.
+# A warning, such as a broken link, is an error.
 site: .venv/installed-for-site
 	rm -rf build/site
 	$(BIN)/python -m sphinx -q -E -W -c tutorials/site -d build/site-cache . build/site
@@ -102,7 +102,7 @@ site: .venv/installed-for-site
 bench: .venv-bench/installed
 	.venv-bench/bin/minibert bench
 
-# INFINITY=PROGRAM: infinity_emb in its own environment, which is measured beside `minibert serve`.
+# INFINITY=PROGRAM: infinity_emb, installed in its own environment, is measured beside `minibert serve`.
 bench-gpu: .venv-bench/installed
 	.venv-bench/bin/python -m minibert.bench.gpu_report $(if $(INFINITY),--infinity $(INFINITY))
 
@@ -115,7 +115,7 @@ bench-gpu: .venv-bench/installed
 parity-oldest: .venv-oldest/installed
 	.venv-oldest/bin/python -m minibert parity
 
-# What .venv has, with another transformers before it.
+# The packages of .venv, but with an older transformers that is found first.
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 .venv-oldest/installed: .venv/installed
 	$(PYTHON) -m venv .venv-oldest

@@ -19,7 +19,7 @@ from minibert.utils.templates import asset, coloured, diagram, templates
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
 Definition = ast.ClassDef | ast.FunctionDef
-COMMENT = re.compile(r"#(?! \S+ {3,}\S)")  # that has a line to itself; one with columns stays above its table
+COMMENT = re.compile(r"#(?! \S+ {3,}\S)")  # a whole line; one with columns is the header of a table
 AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
 SHAPE = re.compile(rf"\((?=[^)]*[A-Z]){AXIS}(?:, ?(?:{AXIS}|\.\.\.))*\)")
 CODE = re.compile(r"`([^`]+)`")
@@ -32,7 +32,7 @@ LETTER = re.compile(r"(?m)(?<=  )([A-Z]) {2,}(\S.*?)(?= {2,}|$)")  # in the docs
 
 @dataclass
 class Section:
-    """One row of a page: prose, and the code that it explains."""
+    """One row of a page: prose and the code that it explains."""
 
     name: str = ""  # of the definition that begins here: Encoder.forward
     prose: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Section:
 
 
 def build(folder: Path) -> Path:
-    """Write a page for each module and the table of contents into `folder`; return the latter."""
+    """Write a page for each module and the table of contents; return the path of the contents."""
     sources = {module: (PACKAGE / f"{module}.py").read_text("utf-8") for module in MODULES}
     trees = {module: ast.parse(text) for module, text in sources.items()}
     contents = {
@@ -79,19 +79,19 @@ def build(folder: Path) -> Path:
 
 
 def page_name(module: str) -> str:
-    """text/wordpiece as wordpiece.html."""
+    """Return the file of a module: text/wordpiece -> wordpiece.html."""
     return f"{module.rpartition('/')[2]}.html"
 
 
 def tutorial_link(reference: str) -> tuple[str, str]:
-    """The title and the address, from a page in build/annotated, of a tutorial or of a part of it: name#heading."""
+    """Return the title and the address of a tutorial or a part of it (name#heading), from a page in build/annotated."""
     name, _, heading = reference.partition("#")
     anchor = f"#{quote(heading.replace(' ', '-'))}" if heading else ""  # Jupyter's anchor has - for each space
     return TITLES[name] + f": {heading}" * bool(heading), f"../../tutorials/{name}.ipynb{anchor}"
 
 
 def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> dict[str, str]:
-    """The names that a module defines, or imports from another one that has a page, and their addresses."""
+    """Return the address of each name that a module defines, or imports from another module with a page."""
     found = {name: f"#{name}" for name in contents[module]}
     for node in [node for node in tree.body if isinstance(node, ast.ImportFrom)]:
         other = (node.module or "").removeprefix("minibert.").replace(".", "/")
@@ -101,10 +101,10 @@ def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> d
 
 
 def sections(text: str, links: dict[str, str]) -> list[Section]:
-    """A module row by row: one for each definition, and one for each comment that has lines to itself."""
+    """Split a module into rows: one for each definition and for each whole-line comment."""
     tree, numbered = ast.parse(text), enumerate(map(str.strip, text.splitlines()), 1)
     explained = {number: line[2:].strip("-") for number, line in numbered if COMMENT.match(line)}
-    starts = {1: "", (tree.body[0].end_lineno or 0) + 1: ""}  # the module's docstring has a row of its own
+    starts = {1: "", (tree.body[0].end_lineno or 0) + 1: ""}  # the module's docstring is a row
     starts |= {line: "" for line in explained if line - 1 not in explained} | definitions(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | Definition) and (docstring := ast.get_docstring(node)):
@@ -125,7 +125,7 @@ def sections(text: str, links: dict[str, str]) -> list[Section]:
 
 
 def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int, str]:
-    """The first line of each definition, with its name, or with "" if it has no docstring."""
+    """Return the name of each definition by its first line; the name is "" if it has no docstring."""
     found: dict[int, str] = {}
     for node in [node for node in parent.body if isinstance(node, Definition)]:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -136,7 +136,7 @@ def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int
 
 
 def linked(line: Markup, links: dict[str, str]) -> Markup:
-    """A coloured line: classes, and functions where they are called, lead to their definition; shapes stand out."""
+    """Return a coloured line in which classes and called functions link to their definitions, and shapes are marked."""
 
     def link(found: re.Match[str]) -> str:
         name = found[1]
@@ -147,7 +147,7 @@ def linked(line: Markup, links: dict[str, str]) -> Markup:
 
 
 def prose(text: str, links: dict[str, str]) -> Markup:
-    """Paragraphs, in which `code` and shapes stand out; what is indented stays as it is, in fixed width."""
+    """Return paragraphs in which `code` and shapes are marked; indented text keeps its layout, in fixed width."""
 
     def code(found: re.Match[str]) -> str:
         name = found[1]
@@ -162,7 +162,7 @@ def prose(text: str, links: dict[str, str]) -> Markup:
 
 
 def formula(text: str, equation: bool = False) -> Markup:
-    """`code` as code, x_s and x^{l+1} with their indices low and high; in an equation, single letters are slanted."""
+    """Return `code` as code, and x_s and x^{l+1} as sub- and superscripts; in an equation, letters are italic."""
 
     def mark(found: re.Match[str]) -> str:
         if found["code"]:
@@ -175,9 +175,9 @@ def formula(text: str, equation: bool = False) -> Markup:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the pages and print the address of the first; exit status 1 if they cannot be written."""
+    """Write the pages and print the path of the contents; exit status 1 if they cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
-    parser.add_argument("folder", type=Path, help="where the pages go, build/annotated for example")
+    parser.add_argument("folder", type=Path, help="where the pages are written, such as build/annotated")
     folder: Path = parser.parse_args(arguments).folder
     try:
         with atomic_folder(folder, overwrite=True) as temporary:

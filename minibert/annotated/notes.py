@@ -1,6 +1,6 @@
-"""What the code cannot say: for each definition its equation, number by number, the reason for it, diagrams, tutorials.
+"""What the code cannot say: for each definition its equation, the reason for it, diagrams and tutorials.
 
-In equations `_x` and `_{...}` are subscripts, `^x` and `^{...}` superscripts. Indices: s, t tokens; d, f numbers of a
+In equations `_x` and `_{...}` are subscripts, `^x` and `^{...}` superscripts. Indices: s, t tokens; d, f elements of a
 vector; h heads; l layers.
 """
 
@@ -25,7 +25,7 @@ TITLES = {
 
 
 class Note(NamedTuple):
-    """What stands beside one definition."""
+    """The explanation beside one definition."""
 
     equations: tuple[str, ...] = ()
     text: str = ""  # paragraphs
@@ -38,7 +38,7 @@ WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
 
-# The modules that have a page, in reading order, and the tutorials that take each apart.
+# The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
     "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION),
@@ -105,8 +105,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "head_h = Attention(x W^Q_h + b^Q_h, x W^K_h + b^K_h, x W^V_h + b^V_h)",
                 "out = [head_1 … head_H] W^O + b^O = Σ_h head_h W^O_h + b^O",
             ),
-            """H heads of width W need as many multiplications as one of width D, and each has a softmax of its own,
-            so a token can attend to H places for H reasons. The second form shows what W^O does: each head has W rows
+            """H heads of width W need as many multiplications as one of width D, and each has its own softmax, so a
+            token can attend to H places for H reasons. The second form shows what W^O does: each head has W rows
             of it and adds its own part to the token's vector.
 
             So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
@@ -220,7 +220,7 @@ NOTES: dict[str, dict[str, Note]] = {
         "": Note(
             ("padding = 1 − T / (B S)",),
             """A linear layer multiplies T rows instead of B S, and a text's attention costs the square of its
-            own length instead of that of the longest. Sorting the texts by length first makes both smaller.""",
+            own length instead of the longest one's. Sorting the texts by length first makes both smaller.""",
             tutorials=(f"{FAST}#5. Packed: no padding at all",),
         )
     },

@@ -67,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Equality:
-    """How far vectors are from those of the reference, over all texts."""
+    """How far vectors are from the reference, over all texts."""
 
     difference: float  # largest difference of one number
     cosine: float  # smallest cosine
@@ -191,7 +191,7 @@ class BenchResult:
 
     @property
     def wrong(self) -> list[str]:
-        """Why our own results differ from those of the reference; empty if they do not."""
+        """Why our own results differ from the reference; empty if they do not."""
         ours = [row for row in self.rows if row.contestant.ours and row.reason.startswith(("differs", "failed"))]
         return [f"{row.contestant.name}: {row.reason}" for row in ours] + self.failures
 

@@ -189,7 +189,7 @@ def rounds(session: Session) -> None:
 
 
 def summarize(row: Row, answers: Sequence[tuple[float, int]]) -> None:
-    """Turn the sample of a turn into that of one request. A server that answers with an error is not ranked."""
+    """Make the sample of a turn the sample of one request. A server that answers with an error is not ranked."""
     seconds = [took for took, status in answers if status == 200]
     p50, p99 = np.percentile(seconds or [0.0], [50, 99]).tolist()
     sample = row.samples[-1]

@@ -120,7 +120,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """The mean of minibert minus that of transformers."""
+        """The mean score of minibert minus the mean score of transformers."""
         ours, theirs = (statistics.mean(self.scores[side]) for side in SIDES)
         return ours - theirs
 

@@ -79,8 +79,8 @@ def frozen(model: str, training: Texts, held_out: Texts) -> float:
 def compare(run: FinetuneRun, training: Texts, held_out: Texts, seeds: int) -> Transfer:
     """Measure the accuracies of each way.
 
-    Fine-tuning and random weights are measured on the same rows, so the error of the gain is that of the mean
-    difference per row.
+    Fine-tuning and random weights are measured on the same rows, so the error of the gain is the standard error of the
+    mean difference per row.
     """
     right: dict[str, list[list[bool]]] = {"fine-tuned": [], "random": []}  # way -> (seeds, rows)
     for seed in range(seeds):
