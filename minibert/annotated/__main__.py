@@ -102,7 +102,8 @@ def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> d
 
 def sections(text: str, links: dict[str, str]) -> list[Section]:
     """Split a module into rows: one for each definition and for each whole-line comment."""
-    tree, numbered = ast.parse(text), enumerate(map(str.strip, text.splitlines()), 1)
+    tree = ast.parse(text)
+    numbered = enumerate(map(str.strip, text.splitlines()), 1)
     explained = {number: line[2:].strip("-") for number, line in numbered if COMMENT.match(line)}
     starts = {1: "", (tree.body[0].end_lineno or 0) + 1: ""}  # the module's docstring is a row
     starts |= {line: "" for line in explained if line - 1 not in explained} | definitions(tree)

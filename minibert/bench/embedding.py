@@ -201,7 +201,8 @@ def beside_the_cpu(session: Session) -> None:
     result, context = session.result, session.context
     if context.device == "cpu":
         return
-    texts, lines = spread_out(session.work), []
+    texts = spread_out(session.work)
+    lines = []
     for pooling in [name for name in POOLINGS if name != "pooler" or result.config.family.has_pooler]:
         compute = partial(minibert.embed, texts, context.folder, pooling=pooling)
         reference = session.call(partial(compute, device="cpu"))
@@ -255,7 +256,8 @@ def cold_starts(session: Session) -> None:
 def goals(settings: Settings) -> list[Goal]:
     """Return the goals of embedding."""
     ours, bfloat16, int8 = (f"minibert-{precision}" for precision in ("float32", "bfloat16", "int8"))
-    best, peak = "against the best other runtime", "peak memory of"
+    best = "against the best other runtime"
+    peak = "peak memory of"
 
     def smallest_cosine(result: BenchResult) -> float | None:
         row = result.row(int8)

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(2, f"minibert: error: device {args.device!r} is not available to torch; this report needs a GPU\n")
     commands = [[*section, "--device", args.device, *others * (section[0] == "bench")] for section in SECTIONS]
     commands[-1] += ["--infinity", args.infinity] if args.infinity else []
-    parts, failed = [], 0
+    parts = []
+    failed = 0
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     for command in commands:
         argv = [sys.executable, "-m", "minibert", *command]

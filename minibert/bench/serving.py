@@ -178,7 +178,8 @@ def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
 
 def rounds(session: Session) -> None:
     """For each number of clients, give every server its turns, after a second of the same traffic to warm up."""
-    servers, session.result.rows = session.result.rows, []
+    servers = session.result.rows
+    session.result.rows = []
     seconds = 2.0 if session.settings.quick else 8.0  # of a turn
     for clients in CLIENTS:
         rows = [replace(row, at=clients, samples=[]) for row in servers]
