@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
     from minibert.model import Encoder
+    from minibert.prediction.reader import predict
     from minibert.tasks.scoring import score
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
     from minibert.tracing.run import trace
     from minibert.train.finetuning import FineTunedClassifier
-    from minibert.train.reader import predict
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
@@ -40,7 +40,7 @@ MODULES = {
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
-    "predict": "train.reader",
+    "predict": "prediction.reader",
     "save": "checkpoints.load",
     "score": "tasks.scoring",
     "stream": "vectors.stream",

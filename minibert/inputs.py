@@ -20,6 +20,7 @@ from torch.export import register_dataclass
 
 from minibert.config import Config
 
+IGNORED = -100  # the label of a token at which there is nothing to predict
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 CHECKED = ContextVar("checked", default=True)  # whether this thread checks inputs and labels; see `unchecked`
 # Modules in eval mode by `inference`: in how many blocks each is, and its own mode, to which it returns.

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.inputs import INTEGERS, checking, refuse_where
-
-IGNORED = -100  # the label of a token at which there is nothing to predict
+from minibert.inputs import IGNORED, INTEGERS, checking, refuse_where
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:

@@ -25,8 +25,8 @@ from minibert.checkpoints.load import load
 from minibert.cli import main as cli
 from minibert.families.base import Family
 from minibert.families.bert import BERT
+from minibert.hooks import config_of
 from minibert.parity.checkpoints import make, task, tiny
-from minibert.parity.stages import config_of
 
 # Models this small gain nothing from several threads, which wait for each other.
 torch.set_num_threads(1)

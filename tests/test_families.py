@@ -23,9 +23,9 @@ from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
+from minibert.hooks import Place
 from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.compare import compare, first_divergent
-from minibert.parity.stages import Place
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 

@@ -16,7 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import minibert
 from minibert import stream
-from minibert.tasks import frozen, masked_text
+from minibert.prediction import frozen
+from minibert.tasks import masked_text
 from minibert.text.tokenized import TruncationWarning
 from minibert.utils.habits import ARGUMENTS, ATTRIBUTES
 

@@ -17,8 +17,8 @@ import minibert
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
+from minibert.hooks import forward
 from minibert.parity.checkpoints import open_upstream, task
-from minibert.parity.stages import forward
 
 V, D = 101, 24  # vocabulary and hidden size of parity's tiny checkpoints
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from minibert.config import Config
 from minibert.families.distilbert import DISTILBERT as FAMILY
 from minibert.heads import HEAD_CLASSES
+from minibert.hooks import forward
 from minibert.inputs import as_inputs, checking, inference, unchecked
 from minibert.model import ATTENTION, Encoder
 from minibert.parity.checkpoints import make_batch, randomise
-from minibert.parity.stages import forward
 
 BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings

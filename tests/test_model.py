@@ -17,10 +17,10 @@ from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
+from minibert.hooks import Inputs, Place, forward, record
 from minibert.inputs import checking
 from minibert.parity.checkpoints import LabelledBatch, make_batch, task
 from minibert.parity.compare import compare_full_length
-from minibert.parity.stages import Inputs, Place, forward, record
 
 ENCODER = minibert.Encoder(small_config()).eval()
 WANTED = {"output_hidden_states": True, "output_attentions": True}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from minibert.checkpoints.hub import SHIPPED
 from minibert.cli import main as cli
+from minibert.storage.hub import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

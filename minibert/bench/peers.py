@@ -180,7 +180,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def checkpoint_folder(model: str, scratch: Path, settings: Settings) -> Path:
     """Return the folder of a checkpoint; one of SHAPES is written, with random weights and MINILM's tokenizer."""
-    from minibert.checkpoints.hub import locate  # here: other runtimes do not need these libraries
+    from minibert.storage.hub import locate  # here: other runtimes do not need these libraries
     from minibert.text.tokenizer import load_tokenizer
 
     if model not in SHAPES:

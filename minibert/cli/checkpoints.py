@@ -13,7 +13,7 @@ def download_arguments(parser: argparse.ArgumentParser) -> None:
 
 def download(args: Arguments) -> Figures:
     """Fetch a checkpoint into weights/, unless it is here already."""
-    from minibert.checkpoints import hub
+    from minibert.storage import hub
 
     source = hub.locate_locally(args.model)
     folder = source.folder if source else hub.fetch(args.model)

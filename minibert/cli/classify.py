@@ -34,8 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
+    from minibert.prediction.frozen import CLASSIFIER_FILE, score_table, train
     from minibert.tasks.classification import Classification
-    from minibert.tasks.frozen import CLASSIFIER_FILE, score_table, train
     from minibert.utils.printing import block
 
     check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])

@@ -3,7 +3,7 @@
 import argparse
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
-from minibert.text.formats import FileSettings
+from minibert.tables.formats import FileSettings
 from minibert.utils.printing import block
 
 
@@ -23,8 +23,8 @@ def run(args: Arguments) -> Figures:
     reading = read_options(args, FileSettings)
     if args.data is None and (args.text or args.label or reading != FileSettings()):
         raise ValueError("--text and --label are columns of --data, which is not given, and the rest is about it")
-    from minibert.tasks.demo import demo
-    from minibert.tasks.samples import write_samples
+    from minibert.prediction.demo import demo
+    from minibert.prediction.samples import write_samples
 
     columns = {"text": args.text, "label": args.label, **reading.reading}
     written = {} if args.files is None else write_samples(args.files)  # first: an error of this kind takes no time

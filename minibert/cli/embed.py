@@ -13,7 +13,7 @@ from minibert.cli.shared import (
     features_settings,
     standard_input,
 )
-from minibert.text.formats import FileSettings
+from minibert.tables.formats import FileSettings
 from minibert.utils.files import user_path
 from minibert.utils.printing import printable, require
 from minibert.vectors.recipe import Recipe

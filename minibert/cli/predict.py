@@ -49,7 +49,7 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_reader(args: Arguments) -> Any:
     """The folder, ready to predict, of any kind."""
-    from minibert.train.reader import open_reader
+    from minibert.prediction.reader import open_reader
 
     return open_reader(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
 
@@ -59,7 +59,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
 
     Raises ValueError for an option that files of the task do not have.
     """
-    from minibert.text.formats import DELIMITERS, FORMATS, format_by_name
+    from minibert.tables.formats import DELIMITERS, FORMATS, format_by_name
 
     own = {one.name for one in fields(task)}
     given = {name: value for name in (*COLUMNS, *OF_TASKS) if (value := getattr(args, name, None)) is not None}
@@ -134,7 +134,7 @@ def predict(args: Arguments) -> Figures:
     as the task's training reads it: SQuAD, questions with choices, or for a tagger CoNLL, by any ending such as .conll.
     """
     check_rows(args, args.folder)
-    from minibert.train.reader import with_given_words
+    from minibert.prediction.reader import with_given_words
 
     reader = load_reader(args)
     if args.pretokenized:
@@ -151,7 +151,7 @@ def check_rows(args: Arguments, model: str) -> None:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
-    from minibert.text.writing import ENDINGS
+    from minibert.tables.writing import ENDINGS
 
     if args.out is not None:
         check_output(args.out, args.overwrite, endings=ENDINGS, apart=[model])
@@ -163,8 +163,8 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
 
     name: of the answers in --json. texts: in a row, of which each may be cut by itself.
     """
+    from minibert.tables.writing import table_writer
     from minibert.tasks.names import in_order
-    from minibert.text.writing import table_writer
 
     begin = time.perf_counter()
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
@@ -225,9 +225,9 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
     pairs: whether the model reads pairs; None: it may read either. task: that of the model, if it has one.
     Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
     """
+    from minibert.tables.reading import TextFile
     from minibert.tasks.base import Row
     from minibert.tasks.classification import Classification
-    from minibert.text.tables import TextFile
 
     if args.file is not None:
         encoding = {} if task is None else {"encoding": task.encoding}

@@ -44,7 +44,7 @@ def run(args: Arguments) -> Figures:
 
 def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
     """The lines and the dicts of some texts or pairs, the first of which has this number."""
-    from minibert.text.writing import one_line
+    from minibert.tables.writing import one_line
 
     lines, dicts = [], []
     texts, seconds, *_ = zip(*rows, strict=True)

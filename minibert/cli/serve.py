@@ -30,9 +30,9 @@ def run(args: Arguments) -> Figures:
     require("serve", "uvicorn", "httptools", "starlette", "msgspec", "prometheus_client")
     import torch
 
+    from minibert.prediction.reader import folder_kind
     from minibert.serving.app import Server, listen, serve
     from minibert.serving.models import Masks, Vectors, load_labels
-    from minibert.train.reader import folder_kind
     from minibert.utils.device import choose_device
     from minibert.vectors.embedder import Embedder
 

@@ -140,7 +140,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 def masked_lm(args: Arguments) -> str:
     """The checkpoint of add_masked_lm; standard error names one that the user did not name."""
-    from minibert.checkpoints.hub import find_masked_lm
+    from minibert.storage.hub import find_masked_lm
 
     if args.model is None:
         args.model = find_masked_lm()

@@ -34,8 +34,8 @@ from typing import Any
 import torch
 
 from minibert.bench.embedding import product_rates, text_flops
-from minibert.checkpoints.hub import locate
 from minibert.config import Config
+from minibert.storage.hub import locate
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.scoring import Scorer
 from minibert.utils.files import user_path

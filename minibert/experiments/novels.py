@@ -23,8 +23,8 @@ from random import Random
 
 import torch
 
-from minibert.checkpoints.hub import SHIPPED
 from minibert.checkpoints.load import load, save
+from minibert.storage.hub import SHIPPED
 from minibert.text.tokenizer import load_tokenizer
 from minibert.utils.files import read_json, user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder

@@ -24,10 +24,10 @@ from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.heads import Head
 from minibert.inputs import inference
+from minibert.prediction.collate import collate
+from minibert.prediction.packed import packed_states
 from minibert.tasks.base import Example
-from minibert.train.batches import collate
 from minibert.train.distillation import DistillRun
-from minibert.train.packed import packed_states
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillSettings, PretrainSettings

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.text.masking import MASKED, RATE, REPLACED
 from minibert.text.wordpiece import SPECIAL_TOKENS
 from minibert.utils.files import atomic_write

@@ -2,7 +2,6 @@
 
 In reading order:
 
-    stages       every tensor of one forward pass by name, here and in transformers
     checkpoints  random checkpoints in which every parameter counts, batches and labels
     compare      tensors, logits, losses, gradients, training, decisions
     ladder       whole checkpoints up the ladder, and the cause of the first difference

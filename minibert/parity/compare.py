@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.checkpoints.load import full_name, name_in_file
-from minibert.model import ATTENTION
-from minibert.parity.stages import (
+from minibert.hooks import (
     NOT_IN_SDPA,
     Inputs,
     Place,
@@ -30,6 +29,7 @@ from minibert.parity.stages import (
     run,
     upstream_family,
 )
+from minibert.model import ATTENTION
 
 # The versions of transformers for which parity was established.
 OLDEST, NEWEST = "5.0.0", "5.23.0"

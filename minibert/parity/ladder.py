@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
-from minibert.checkpoints.hub import Source
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
+from minibert.hooks import Inputs, Place, record
 from minibert.model import Embeddings, Layer
 from minibert.parity import checkpoints
 from minibert.parity.compare import (
@@ -42,7 +42,7 @@ from minibert.parity.compare import (
     first_divergent,
     parameter_pairs,
 )
-from minibert.parity.stages import Inputs, Place, record
+from minibert.storage.hub import Source
 
 TOKENS = 24  # S of the batch for a checkpoint of any size; only the encoder is also compared at full length
 

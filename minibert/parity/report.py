@@ -15,11 +15,11 @@ from packaging.version import Version
 from tqdm import tqdm
 
 from minibert import __version__
-from minibert.checkpoints.hub import locate
 from minibert.kernels.matmul import reduced_float32
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
+from minibert.storage.hub import locate
 from minibert.utils.device import check_device
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import check_output

@@ -21,15 +21,15 @@ from starlette.requests import Request
 
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.outputs import outputs
+from minibert.prediction.reader import Reader, open_reader
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
-from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import best_label
 from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.outputs import outputs
-from minibert.train.reader import Reader, open_reader
 from minibert.utils.device import choose_device
 from minibert.utils.files import user_path
 from minibert.vectors.embedder import Embedder

@@ -16,9 +16,6 @@ In reading order:
     answering       questions to spans of a passage, and the score of SQuAD
     masked_text     masked tokens: filling masks, and continued pretraining
     scoring         how likely a masked language model finds a text
-    frozen          features + logistic regression, and its folder
-    demo            the main job, start to end, and its data
-    samples         the small files that README's commands read
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from minibert.tables.formats import TextSettings
 from minibert.tasks.settings import (
     AnsweringSettings,
     ChoiceSettings,
@@ -33,7 +31,6 @@ from minibert.tasks.settings import (
     MaskedTextSettings,
     TaggingSettings,
 )
-from minibert.text.formats import TextSettings
 
 if TYPE_CHECKING:
     from minibert.tasks.base import Task

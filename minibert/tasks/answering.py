@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from minibert.tables.texts import as_columns
+from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.metrics import f1
 from minibert.tasks.questions import Gold, Question, Questions, question_rows, read_questions
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings
-from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
-from minibert.text.writing import one_line
 from minibert.utils.printing import progress_bar, table
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window

@@ -22,7 +22,7 @@ from minibert.config import Config
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TruncationWarning
 
-# What `minibert.predict` returns for one row: see train.reader.
+# What `minibert.predict` returns for one row: see prediction.reader.
 Prediction = dict[str, Any]
 # The logits of one example: (K) for a text, (1) for one choice, (tokens, K) for tags, (2, tokens) for start and end.
 Logits = NDArray[np.float32]

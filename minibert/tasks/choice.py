@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import Column, Table
+from minibert.tables.texts import as_texts
+from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
 from minibert.tasks.settings import ChoiceSettings, ClassificationSettings
-from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table
-from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer, TruncationWarning
-from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar
 

@@ -16,15 +16,15 @@ from typing import Any, Self
 import numpy as np
 
 from minibert.config import Config
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import Column, Table, find_columns, listed
+from minibert.tables.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
+from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, class_weights, is_alone
 from minibert.tasks.names import as_labels, in_order, of_matrix, with_points
 from minibert.tasks.settings import ClassificationSettings
-from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table, find_columns, listed
-from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
-from minibert.text.writing import one_line
 from minibert.utils.printing import brief
 
 SEPARATOR = "|"  # between the labels of a text, where a file has lists
@@ -98,7 +98,7 @@ class Classification(ClassificationSettings, Task):
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
     def read(self, path: str | Path) -> Texts:
-        """Labelled texts of a table, see text.tables.Table. ValueError also where a header was read as a row."""
+        """Labelled texts of a table, see tables.reading.Table. ValueError also where a header was read as a row."""
         with Table(path, self.columns, self) as table:
             rows = [(table.place, *row) for row in table.rows()]
         if not rows:

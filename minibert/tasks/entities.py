@@ -13,9 +13,9 @@ What is a prefix depends on all tags of a model: the E of E-mail is none, becaus
 import re
 from collections.abc import Iterable, Sequence
 
+from minibert.tables.reading import listed
 from minibert.tasks.metrics import ClassScore, class_scores
 from minibert.tasks.names import in_order
-from minibert.text.tables import listed
 
 OUTSIDE = "O"
 PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}

@@ -18,10 +18,10 @@ from scipy.special import expit, softmax
 from scipy.stats import rankdata
 from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
 
+from minibert.tables.reading import listed
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.names import ARRAYS, NUMBER, Names, array_in, as_label, in_order, is_matrix, of_matrix
-from minibert.text.tables import listed
 from minibert.utils.printing import beside, block, brief
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32

@@ -26,19 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.heads import MaskedLM
-from minibert.inputs import inference
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED, inference
+from minibert.storage import hub
+from minibert.tables.reading import Column, Table
+from minibert.tables.texts import as_texts
+from minibert.tables.writing import one_line
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.settings import MaskedTextSettings
 from minibert.text.masking import Masking, unmasked
-from minibert.text.tables import Column, Table
-from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
-from minibert.text.writing import one_line
 from minibert.utils.device import move
 from minibert.utils.printing import block, progress_bar
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minibert.tables.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
+from minibert.tables.reading import Column, Table
 from minibert.tasks.base import Row
 from minibert.tasks.settings import AnsweringSettings
-from minibert.text.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
-from minibert.text.tables import Column, Table
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
 

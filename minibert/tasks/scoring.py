@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from minibert.checkpoints.hub import find_masked_lm
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
 from minibert.model import EncoderOutput
 from minibert.quick import QUICK
+from minibert.storage.hub import find_masked_lm
+from minibert.tables.texts import as_texts
 from minibert.tasks.masked_text import load_masked_lm
-from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
 from minibert.utils.printing import progress_bar

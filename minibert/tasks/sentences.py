@@ -21,10 +21,10 @@ from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
+from minibert.tables.reading import Table, listed
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
-from minibert.text.formats import CANDIDATES, DELIMITERS, settings_by_name
-from minibert.text.tables import Table, listed
 from minibert.utils.printing import brief
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word

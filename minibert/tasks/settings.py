@@ -6,7 +6,7 @@ Nothing here imports torch, so that `--help` is fast.
 import re
 from dataclasses import dataclass
 
-from minibert.text.formats import FileSettings, TextSettings
+from minibert.tables.formats import FileSettings, TextSettings
 from minibert.utils.printing import brief
 from minibert.utils.settings import setting
 

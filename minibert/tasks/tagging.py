@@ -32,7 +32,11 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import softmax
 
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.tables.formats import format_by_name
+from minibert.tables.reading import listed
+from minibert.tables.texts import as_texts
+from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.entities import OUTSIDE, entities, note_on, score_entities, standard_tags
 from minibert.tasks.labels import label_number
@@ -40,13 +44,9 @@ from minibert.tasks.metrics import class_table
 from minibert.tasks.names import in_order
 from minibert.tasks.sentences import WRONG_TASK, Sentences, read_sentences, untagged
 from minibert.tasks.settings import ClassificationSettings, TaggingSettings
-from minibert.text.formats import format_by_name
-from minibert.text.tables import listed
-from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE
-from minibert.text.writing import one_line
 from minibert.utils.printing import progress_bar
 
 MOST_TAGS = 20  # of data with less than two words for each

@@ -2,11 +2,6 @@
 
 In reading order:
 
-    texts            columns of texts and of pairs, checked row by row
-    formats          how a file is read: format, delimiter, encoding
-    rows             the rows of a file, one after the other
-    tables           columns of files: .txt .tsv .csv .jsonl .json .parquet, .gz, and standard input
-    writing          rows to a table: .tsv .csv .jsonl .parquet
     wordpiece        WordPiece by hand, for reading
     byte_pairs       byte-level BPE by hand
     unigram          SentencePiece's unigram model by hand

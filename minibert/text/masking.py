@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.text.tokenizer import Tokenizer
 from minibert.utils.settings import check_number
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from torch import Tensor
 
-from minibert.checkpoints import hub
 from minibert.config import Config
-from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
+from minibert.storage import hub
+from minibert.tables.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
 from minibert.text.tokenized import (
     Batch,
     Tokenized,

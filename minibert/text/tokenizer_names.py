@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from minibert.text.texts import as_texts
+from minibert.tables.texts import as_texts
 from minibert.utils.habits import Habits
 
 

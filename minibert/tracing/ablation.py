@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from minibert.heads import MaskedLM
+from minibert.hooks import Inputs, forward
 from minibert.inputs import inference
 from minibert.model import Encoder, EncoderOutput
-from minibert.parity.stages import Inputs, forward
-from minibert.tasks.frozen import Classifier
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.reader import Reader
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Ablation, Effect, Filled, Journey, decide
-from minibert.train.reader import Reader
 
 MOST = 8192  # tokens that pass through the model for each kind of change
 GUESSES = 5  # at a masked token

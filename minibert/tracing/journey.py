@@ -31,11 +31,11 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.outputs import outputs
+from minibert.prediction.reader import Reader
 from minibert.tasks.base import Encoded, Example
-from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import Guess
-from minibert.train.outputs import outputs
-from minibert.train.reader import Reader
 from minibert.vectors.readable import pool, readable_vectors
 
 UNITS = 6  # listed for each token
@@ -136,7 +136,7 @@ class Journey:
     offsets: list[tuple[int, int]]  # characters of the text, (0, 0) for special tokens
     embeddings: dict[str, Tensor]  # token, segment, position and sum, (S,E) each; without segment if there is none
     hidden_states: tuple[Tensor, ...]  # L + 1 of (S,D): the embeddings after LayerNorm, then each layer's output
-    layers: list[dict[str, Tensor]]  # L of them: the tensors of a layer by their stages in parity/stages.py
+    layers: list[dict[str, Tensor]]  # L of them: the tensors of a layer by their stages in hooks.py
     units: list[Units]  # L of them
     pooled: Tensor | None  # (D); None without a pooler
     predictions: list[Prediction] = field(default_factory=list)

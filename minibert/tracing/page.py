@@ -33,7 +33,7 @@ from torch import Tensor
 import minibert
 from minibert import heads as task_heads
 from minibert import model
-from minibert.tasks.frozen import Classifier
+from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.ablation import as_data
 from minibert.tracing.journey import Decision, Journey, Units, quadrants, rollout

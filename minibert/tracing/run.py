@@ -1,6 +1,6 @@
 """`minibert.trace`: one run of the model with every tensor kept, and the page that shows it; and the command.
 
-The run uses the hooks of parity/stages.py, so the tensors are the model's own.
+The run uses the hooks of hooks.py, so the tensors are the model's own.
 """
 
 import argparse
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
+from minibert.hooks import Inputs, Place, Tensors, forward, recording
 from minibert.inputs import inference
 from minibert.model import Encoder
-from minibert.parity.stages import Inputs, Place, Tensors, forward, recording
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.reader import Reader, folder_kind, open_reader
 from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import choose, page
-from minibert.train.reader import Reader, folder_kind, open_reader
 from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import check_output
 from minibert.utils.plotting import heat_map, pyplot, save_figure

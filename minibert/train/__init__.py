@@ -5,14 +5,11 @@ In reading order:
     settings        the settings of every training, each with its limits and help
     corpus          raw text in windows, document by document
     batches         rows of token ids to batches: of examples, and of a corpus
-    packed          the training step without padding
     distributed     several processes that train one model, started by torchrun
     interrupts      Ctrl-C and SIGTERM wait for the end of a step
     loop            the training loop, every line of it
-    outputs         many examples through a model: logits, or the states of a frozen encoder
     checkpointer    the checkpoints of a run, from which a killed run resumes
     run             one run of any training, and the folder it writes
-    reader          a trained folder of any kind, opened, and its predictions
     start           the model with which fine-tuning starts: its head kept or new, layers frozen
     finetuning      a task head on top, and all of it trained on one task's data; as a scikit-learn classifier too
     vocabulary      a WordPiece vocabulary learned from text

@@ -35,11 +35,9 @@ from pathlib import Path
 from random import Random
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from minibert.kernels.packing import map_ahead
-from minibert.losses import IGNORED
+from minibert.prediction.collate import Batch, collate
 from minibert.tasks.base import Augmentation, Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
@@ -49,66 +47,6 @@ from minibert.utils.files import write_text_atomically
 
 SHORT = 0.1  # of the rows of a corpus are made for a random shorter length
 SHORTEST = 2  # tokens of text
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The input of the model, (B, S) each; of multiple choice (B·C, S), the choices of a question in a row."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    token_type_ids: Tensor
-    labels: dict[str, Tensor]
-    rows: tuple[int, ...]  # the numbers of its examples
-    choices: int = 0  # C; 0: no multiple choice
-    idle: bool = False  # this rank has no row of the batch: it computes another rank's, which is not counted
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens, without padding."""
-        return 0 if self.idle else int(self.attention_mask.sum())
-
-    def shard(self, rank: int, ranks: int) -> Batch:
-        """Every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
-        if ranks == 1:
-            return self
-        idle = rank >= len(self.rows)
-        kept = torch.arange(0 if idle else rank, len(self.rows), len(self.rows) if idle else ranks)
-        width = max(self.choices, 1)
-        index = (kept[:, None] * width + torch.arange(width)).flatten()
-        return Batch(
-            input_ids=self.input_ids[index],
-            attention_mask=self.attention_mask[index],
-            token_type_ids=self.token_type_ids[index],
-            labels={name: values[kept] for name, values in self.labels.items()},
-            rows=tuple(self.rows[row] for row in kept.tolist()),
-            choices=self.choices,
-            idle=idle,
-        )
-
-
-def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
-    """Pad on the right to the longest row; labels of tokens are padded with -100."""
-    ids = [torch.tensor(example.ids, dtype=torch.long) for example in examples]
-    segments = [torch.tensor(example.segments, dtype=torch.long) for example in examples]
-    lengths = torch.tensor([len(row) for row in ids])
-    input_ids = pad_sequence(ids, batch_first=True, padding_value=pad_id)
-    questions = examples[::choices] if choices else examples
-    return Batch(
-        input_ids=input_ids,
-        attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-        token_type_ids=pad_sequence(segments, batch_first=True),
-        labels={name: labels_of(name, questions) for name in examples[0].labels},
-        rows=tuple(rows),
-        choices=choices,
-    )
-
-
-def labels_of(name: str, examples: Sequence[Example]) -> Tensor:
-    """(B) integers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
-    values = [torch.tensor(example.labels[name]) for example in examples]
-    of_tokens = values[0].dim() == 1 and not values[0].is_floating_point()
-    return pad_sequence(values, batch_first=True, padding_value=IGNORED) if of_tokens else torch.stack(values)
 
 
 def order(count: int, seed: int, epoch: int) -> list[int]:

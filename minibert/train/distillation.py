@@ -40,22 +40,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.losses import IGNORED, cross_entropy
+from minibert.inputs import IGNORED
+from minibert.losses import cross_entropy
 from minibert.model import EncoderOutput
+from minibert.prediction.collate import Batch
+from minibert.prediction.outputs import outputs
+from minibert.prediction.packed import OutputFunction, PackedBatch, encode
 from minibert.pretraining_heads import TokenPrediction
+from minibert.storage import hub
 from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batch
 from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
-from minibert.train.outputs import outputs
-from minibert.train.packed import OutputFunction, PackedBatch, encode
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings

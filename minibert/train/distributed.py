@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minibert.train.packed import FunctionModule
+from minibert.prediction.packed import FunctionModule
 from minibert.utils.device import choose_device
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets

@@ -27,23 +27,23 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from minibert.checkpoints import hub
-from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.heads import Head
+from minibert.prediction.outputs import States, can_be_kept, outputs
+from minibert.prediction.packed import OutputFunction, packed_output
+from minibert.prediction.reader import Reader
+from minibert.storage import hub
+from minibert.storage.tensor_files import weights_sha256
+from minibert.tables.texts import columns_of
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import MultiLabel
 from minibert.tasks.names import as_label
-from minibert.text.texts import columns_of
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches
 from minibert.train.loop import Loss, WeightedLoss, own_loss, readable_output
-from minibert.train.outputs import States, can_be_kept, outputs
-from minibert.train.packed import OutputFunction, packed_output
-from minibert.train.reader import Reader
 from minibert.train.run import Run, Trained, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model

@@ -15,7 +15,6 @@ The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias 
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -25,18 +24,18 @@ import torch
 from torch import Tensor, nn
 
 from minibert.heads import Head
-from minibert.inputs import unchecked
+from minibert.inputs import IGNORED, unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.parts import with_parts
-from minibert.losses import IGNORED
+from minibert.prediction.collate import Batch
+from minibert.prediction.packed import OutputFunction, packed_output
 from minibert.quick import QUICK
-from minibert.train.batches import Batch, Batches, Stream
+from minibert.train.batches import Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.interrupts import delayed_signals
-from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.settings import TrainSettings
-from minibert.utils.device import move
+from minibert.utils.device import autocast, move
 from minibert.utils.printing import progress_bar
 
 # The loss of a batch, a mean over its texts or labelled tokens; of several objectives by name. A loss function may have
@@ -127,11 +126,6 @@ class WeightedLoss:
     def weight_of(self, batch: Batch) -> float:
         """The sum of the weights, by which the mean is divided."""
         return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
-
-
-def autocast(device: torch.device, precision: str) -> Any:
-    """torch's autocast for bfloat16."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:

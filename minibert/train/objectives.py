@@ -23,15 +23,15 @@ from torch import Tensor, nn
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
-from minibert.inputs import inference, unchecked
-from minibert.losses import IGNORED, token_cross_entropy
+from minibert.inputs import IGNORED, inference, unchecked
+from minibert.losses import token_cross_entropy
 from minibert.model import EncoderOutput
+from minibert.prediction.collate import Batch
+from minibert.prediction.outputs import batches_by_length
+from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
-from minibert.train.batches import Batch
-from minibert.train.loop import autocast, readable_output
-from minibert.train.outputs import batches_by_length
-from minibert.train.packed import PackedBatch, encode, packed_states
-from minibert.utils.device import move
+from minibert.train.loop import readable_output
+from minibert.utils.device import autocast, move
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
 GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads

@@ -17,11 +17,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from minibert.checkpoints import hub
-from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.heads import Head
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.storage import hub
+from minibert.storage.tensor_files import weights_sha256
 from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer

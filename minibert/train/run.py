@@ -27,7 +27,8 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.load import save
-from minibert.checkpoints.tensor_files import WEIGHTS_FILE
+from minibert.prediction.reader import REPORT
+from minibert.storage.tensor_files import WEIGHTS_FILE
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
@@ -41,7 +42,6 @@ from minibert.utils.outputs import atomic_folder, check_output
 from minibert.utils.plotting import pyplot, save_figure
 from minibert.utils.printing import block
 
-REPORT = "training.json"
 FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}

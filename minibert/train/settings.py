@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.text.formats import FileSettings
+from minibert.tables.formats import FileSettings
 from minibert.utils.settings import Settings, check, integers, setting
 
 ROWS = ("full", "sentence")  # how rows are made of a corpus

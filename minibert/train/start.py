@@ -9,9 +9,9 @@ from torch import nn
 from minibert.checkpoints.load import has_head, head_of, load
 from minibert.config import Config
 from minibert.heads import Head
+from minibert.tables.reading import listed
 from minibert.tasks.base import Task
 from minibert.tasks.names import in_order_of
-from minibert.text.tables import listed
 
 
 def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[str] | None, str]:

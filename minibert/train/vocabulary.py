@@ -27,8 +27,8 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from minibert.text.formats import FileSettings
-from minibert.text.tables import DEFAULT, Column, Table
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS, strip_accents
 from minibert.train.settings import VocabularySettings
@@ -83,11 +83,11 @@ def learn_vocabulary(
 ) -> Vocabulary:
     """Learn a vocabulary of `size` tokens, special tokens included, from files of text.
 
-    paths: plain text, or any file that text/tables.py reads, each also as .gz. lowercase: without case, as in
+    paths: plain text, or any file that tables/reading.py reads, each also as .gz. lowercase: without case, as in
     "uncased". strip_accents: also without accents and vowel signs; None: if lowercase, as in BERT. Hindi, Thai,
     Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; where too few pairs
     have it, the vocabulary stays smaller. by: "library", or "hand", which is slower and gives the same tokens. reading:
-    format, delimiter, encoding and missing of the files, see text.formats.FileSettings.
+    format, delimiter, encoding and missing of the files, see tables.formats.FileSettings.
     Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
     too small for the letters.
     """

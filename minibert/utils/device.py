@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -152,3 +152,8 @@ class PendingCopy:
         if self.copied is not None:
             self.copied.synchronize()
         return self.x
+
+
+def autocast(device: torch.device, precision: str) -> Any:
+    """torch's autocast for bfloat16."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

@@ -24,12 +24,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from minibert.checkpoints.tensor_files import write_tensors
 from minibert.kernels.attention import by_heads, grouped_attention
 from minibert.kernels.int8 import STRIDE, Quantization, error_of, quantizations
 from minibert.kernels.matmul import Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
 from minibert.model import Encoder
+from minibert.storage.tensor_files import write_tensors
 
 VERSION = 3  # of the measurement: files of another version are not found
 MAX_ERROR = 0.02  # of a product's result, relative to its norm; bench/README.md has the measurements

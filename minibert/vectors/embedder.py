@@ -25,14 +25,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
-from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
-from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
+from minibert.storage import hub
+from minibert.storage.tensor_files import weights_sha256
+from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
+from minibert.tables.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.utils.files import user_path
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import progress_bar

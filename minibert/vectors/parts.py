@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.text.texts import TextOrPair
+from minibert.tables.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, final_name, lock_file, read_json, write_text_atomically
 from minibert.utils.outputs import NPY_HEADER, NPY_START

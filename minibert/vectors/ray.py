@@ -99,7 +99,7 @@ def embed_shards(
 
     out: new, empty, or of an earlier run with the same settings, whose finished shards are kept unless their source has
     changed; restart=True discards them. Names and order stay; `vector` is a FixedSizeList of float32.
-    text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
+    text, pair: the columns of texts and of second texts. format, delimiter, encoding: see tables.formats.FileSettings.
     workers: models at work at once; None: one for each core, or each GPU; more workers than GPUs share them.
     keep_order: shards are computed in the order of their names, not the largest first, which ends sooner.
     model is a Hub name or a folder; settings: those of a Recipe; precision "auto" is that of the worker.

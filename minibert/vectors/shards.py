@@ -19,10 +19,10 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-from minibert.text.formats import FileSettings
-from minibert.text.rows import open_parquet
-from minibert.text.tables import Column, TextFile, find_columns
-from minibert.text.texts import TEXTS, TextOrPair, chunked
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import Column, TextFile, find_columns
+from minibert.tables.rows import open_parquet
+from minibert.tables.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, matching_files
 from minibert.utils.printing import require
@@ -81,7 +81,7 @@ class Shard:
 class Columns(FileSettings):
     """What is read of every shard: the column of texts, that of second texts if rows are pairs, and how.
 
-    None: the usual names, and single texts; see text.tables.
+    None: the usual names, and single texts; see tables.reading.
     """
 
     text: str | int | None = None

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from minibert.text.tables import TextFile
-from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
+from minibert.tables.reading import TextFile
+from minibert.tables.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import matching_files, user_path
 from minibert.utils.outputs import check_output
@@ -80,9 +80,9 @@ def embed_file(
     """One vector for each text of a file of any size, as a numpy file (N, D).
 
     path: a file, - for standard input, or a pattern such as "corpus/*.parquet": the rows are those of all its files,
-    each once, in the order of their names. column: see text.tables.TextFile. column2: the column of second texts, if
-    the rows are pairs. format, delimiter, encoding: see text.formats.FileSettings. The other settings, and what happens
-    with `out`: see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
+    each once, in the order of their names. column: see tables.reading.TextFile. column2: the column of second texts,
+    if the rows are pairs. format, delimiter, encoding: see tables.formats.FileSettings. The other settings, and what
+    happens with `out`: see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
     """
     texts = TextFiles(
         path,
@@ -100,7 +100,7 @@ def embed_file(
 class TextFiles:
     """The texts of a file, or of all files that match a pattern, one file after the other; to be iterated once.
 
-    Arguments as for text.tables.TextFile. Raises FileNotFoundError if no file matches, before any text is read what
+    Arguments as for tables.reading.TextFile. Raises FileNotFoundError if no file matches, before any text is read what
     TextFile raises for the first row of a file, and ValueError if none has a text; warns of one among several.
     """
 

@@ -20,10 +20,10 @@ from torch import Tensor
 import minibert
 from minibert.checkpoints.convert import convert
 from minibert.checkpoints.sentence_files import Stated, read_stated
-from minibert.checkpoints.tensor_files import PICKLES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
+from minibert.storage.tensor_files import PICKLES
 
 Change = Callable[[dict[str, Any]], Any]
 QUERY = "bert.encoder.layer.{}.attention.self.query.weight"

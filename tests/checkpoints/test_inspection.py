@@ -10,7 +10,7 @@ from torch import nn
 
 import minibert
 from minibert.checkpoints.inspection import Figures, checkpoint_text, inspect, trained
-from minibert.checkpoints.tensor_files import list_tensors
+from minibert.storage.tensor_files import list_tensors
 
 D = 96
 

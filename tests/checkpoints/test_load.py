@@ -19,13 +19,13 @@ from transformers import AutoModel
 
 import minibert
 from minibert.checkpoints import load as load_module
-from minibert.checkpoints import tensor_files
 from minibert.checkpoints.load import LoadReport, UnknownTensors, name_in_file
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
+from minibert.hooks import base
 from minibert.parity.checkpoints import open_upstream, task
-from minibert.parity.stages import base
+from minibert.storage import tensor_files
 
 Change = Callable[[dict[str, Tensor]], Any]
 D = 24  # hidden size of parity's tiny checkpoints

@@ -16,9 +16,9 @@ import pytest
 from support.words import labelled, write_tsv
 
 import minibert
-from minibert.checkpoints import hub
 from minibert.cli import main, predict
-from minibert.tasks.frozen import Classifier, train
+from minibert.prediction.frozen import Classifier, train
+from minibert.storage import hub
 from minibert.vectors.engine import Engine
 
 
@@ -205,7 +205,7 @@ def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept
     run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--out", tmp_path / "made"]
-    monkeypatch.setattr("minibert.tasks.frozen.new_head", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("minibert.prediction.frozen.new_head", Mock(side_effect=KeyboardInterrupt))
     where = tmp_path / "made.features"
     line = f"minibert: interrupted: the features of some texts are kept in {where}; the same command continues\n"
     assert run(*train) == (130, "", line)

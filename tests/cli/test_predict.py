@@ -14,9 +14,9 @@ from support.words import labelled
 import minibert
 from minibert.cli import predict
 from minibert.cli.main import main
-from minibert.tasks.frozen import Classifier
-from minibert.text.tables import Table
-from minibert.train.reader import open_reader
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.reader import open_reader
+from minibert.tables.reading import Table
 from minibert.vectors.features import MEMORY
 
 pytestmark = [

@@ -6,9 +6,9 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
-from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.experiments import novels
+from minibert.storage import hub
 
 SENTENCES = ["The old boat was slow.", "She never saw the harbour again.", "No one spoke of the storm.", ""] * 400
 

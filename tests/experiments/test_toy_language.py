@@ -21,7 +21,7 @@ from minibert.experiments.toy_language import (
     Procedure,
     bounds,
 )
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.text.masking import Masking
 from minibert.text.wordpiece import SPECIAL_TOKENS
 

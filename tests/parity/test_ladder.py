@@ -18,15 +18,15 @@ from torch import Tensor, nn
 import minibert
 from minibert import model
 from minibert.activations import ACTIVATION
-from minibert.checkpoints import hub
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
+from minibert.hooks import STAGES, Place, record
 from minibert.parity import ladder
 from minibert.parity.checkpoints import TINY, Size, make, make_batch, mistake_upstream, open_upstream, task, tiny
 from minibert.parity.compare import RUNGS, compare_tensor, compare_tensors, first_divergent
-from minibert.parity.stages import STAGES, Place, record
+from minibert.storage import hub
 
 # Equal
 

@@ -21,9 +21,9 @@ from minibert.checkpoints.load import has_head
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
+from minibert.hooks import Inputs, forward
 from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.compare import compare_full_length, compare_training
-from minibert.parity.stages import Inputs, forward
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 

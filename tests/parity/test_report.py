@@ -12,10 +12,10 @@ from support.sabotage import Model
 
 import minibert
 from minibert.activations import ACTIVATION
+from minibert.hooks import Place
 from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
 from minibert.parity.compare import Comparison, compare_tensor
-from minibert.parity.stages import Place
 from minibert.utils.printing import install_hint
 
 

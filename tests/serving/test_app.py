@@ -15,9 +15,9 @@ from support.words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
+from minibert.prediction.frozen import Classifier, train
 from minibert.serving import ServerSettings, app
 from minibert.serving.models import Masks, Vectors, load_labels
-from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
 
 TEXTS = ["the lovely film", "a very dull play", "", "good"]

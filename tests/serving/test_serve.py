@@ -20,7 +20,7 @@ import pytest
 from support.words import labelled, write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import train
+from minibert.prediction.frozen import train
 
 KEY = "a key"
 pytestmark = pytest.mark.slow

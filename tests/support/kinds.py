@@ -5,7 +5,7 @@ from typing import Any
 
 import transformers
 
-from minibert.tasks.frozen import train
+from minibert.prediction.frozen import train
 from minibert.train import finetune
 from support.words import labelled, write_words_checkpoint
 

@@ -23,16 +23,16 @@ from torch import Tensor
 
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.prediction import packed
+from minibert.prediction.packed import packed_output
 from minibert.tasks.base import Example
-from minibert.train import packed
 from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
 from minibert.train.distillation import Distillation
 from minibert.train.distributed import DistributedContext, context
 from minibert.train.loop import Loss, Progress, WeightedLoss, new_optimizer, packed_loss, readable_loss, train
 from minibert.train.objectives import OBJECTIVES
-from minibert.train.packed import packed_output
 from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 from support import training

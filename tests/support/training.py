@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import Head
-from minibert.losses import IGNORED
-from minibert.parity.stages import Inputs, forward
+from minibert.hooks import Inputs, forward
+from minibert.inputs import IGNORED
+from minibert.prediction.collate import Batch, collate
 from minibert.tasks.base import Example
 from minibert.train import distill, finetune, pretrain
-from minibert.train.batches import Batch, Batches, collate
+from minibert.train.batches import Batches
 from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
 from support.words import OTHER, WORDS, write_tsv, write_words_checkpoint

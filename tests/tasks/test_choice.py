@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minibert.prediction.collate import collate
 from minibert.tasks.base import Encoded
 from minibert.tasks.choice import Choice, ChoiceQuestion
 from minibert.text.tokenizer import Tokenizer
-from minibert.train.batches import collate
 
 TASK = Choice()
 SKY = {"question": "the film", "choices": ["good", "bad", "the play"], "label": 2}

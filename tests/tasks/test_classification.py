@@ -15,12 +15,12 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from minibert.losses import text_loss
+from minibert.prediction.collate import collate
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import class_weights
 from minibert.text.tokenizer import Tokenizer
-from minibert.train.batches import collate
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
 PAIR = Classification(text="q1", pair="q2", label="same")

@@ -17,7 +17,9 @@ from torch import Tensor
 
 import minibert
 from minibert.heads import Head
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.prediction.outputs import outputs
+from minibert.prediction.reader import open_reader
 from minibert.tasks.base import Example
 from minibert.tasks.masked_text import Corpus, MaskedText, fill_mask, fill_text
 from minibert.text.masking import unmasked
@@ -26,8 +28,6 @@ from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import train
-from minibert.train.outputs import outputs
-from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
 TASK = MaskedText()

@@ -10,8 +10,8 @@ import pytest
 from sklearn.datasets import load_files
 
 import minibert
+from minibert.tables.reading import TextFile
 from minibert.tasks.classification import Classification
-from minibert.text.tables import TextFile
 from minibert.vectors.stream import embed_file
 
 

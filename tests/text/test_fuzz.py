@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from support.models import assert_equal
 
 from minibert import Config, load_tokenizer
-from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_weight
-from minibert.tasks import frozen
+from minibert.prediction import frozen
+from minibert.storage.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_weight
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper case among them

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.models import minilm_folder
 
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenizer import load_tokenizer
 

@@ -14,9 +14,9 @@ from support.words import labelled, write_words_checkpoint
 from torch import Tensor
 
 import minibert
+from minibert.hooks import forward, recording
 from minibert.parity.checkpoints import make_batch
-from minibert.parity.stages import forward, recording
-from minibert.tasks.frozen import train
+from minibert.prediction.frozen import train
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing.ablation import heads_off
 

@@ -18,11 +18,11 @@ from support.words import labelled, write_words_checkpoint
 from torch import nn
 
 import minibert
-from minibert.tasks.frozen import Classifier, train
+from minibert.prediction.frozen import Classifier, train
+from minibert.prediction.reader import open_reader
 from minibert.tracing import run as command
 from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
-from minibert.train.reader import open_reader
 
 TEXT = "the film very lovely it good"
 

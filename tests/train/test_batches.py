@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from support.training import CHOICES, batches_of, examples, write_corpus
 from support.words import write_words_checkpoint
 
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.prediction.collate import Batch, collate
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batch, Batches, Packing, Stream, collate, cut_pair, order
+from minibert.train.batches import Batches, Packing, Stream, cut_pair, order
 from minibert.train.corpus import Corpus
 
 # ---------------------------------------------------------------------------------------------------------------

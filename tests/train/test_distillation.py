@@ -24,10 +24,12 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.prediction.collate import Batch, collate
+from minibert.prediction.packed import packed_output
 from minibert.tasks.classification import Classification
 from minibert.train import finetune, pretrain
-from minibert.train.batches import Batch, Batches, collate
+from minibert.train.batches import Batches
 from minibert.train.distillation import (
     Distillation,
     DistillClassifierRun,
@@ -36,7 +38,6 @@ from minibert.train.distillation import (
     new_student,
 )
 from minibert.train.loop import one_step, readable_output
-from minibert.train.packed import packed_output
 from minibert.train.settings import DistillClassifierSettings, DistillSettings, TrainSettings
 
 pytestmark = [

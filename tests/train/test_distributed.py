@@ -28,8 +28,8 @@ from support.training import CHOICES, batches_of
 from support.words import write_tsv, write_words_checkpoint
 from torch import Tensor
 
+from minibert.prediction.collate import Batch
 from minibert.train import distributed, finetune, pretrain
-from minibert.train.batches import Batch
 from minibert.train.corpus import Corpus
 from minibert.train.loop import new_optimizer, train
 from minibert.train.pretraining import PretrainRun

@@ -22,15 +22,16 @@ from support.models import assert_equal
 from support.words import labelled, write_tsv
 
 import minibert
-from minibert.checkpoints import hub
-from minibert.tasks import base, frozen, task_class
+from minibert.prediction import frozen
+from minibert.prediction.reader import open_reader
+from minibert.storage import hub
+from minibert.tasks import base, task_class
 from minibert.tasks.answering import Answering
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
 from minibert.train import finetune, finetuning
 from minibert.train.finetuning import FinetuneRun
-from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, new_model
 

@@ -13,12 +13,12 @@ import torch
 from support.words import labelled, write_words_checkpoint
 
 import minibert
+from minibert.prediction.reader import open_reader
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.train import finetune
 from minibert.train.finetuning import FinetuneRun
-from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [pytest.mark.filterwarnings("ignore:all .* texts were predicted")]

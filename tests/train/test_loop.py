@@ -24,9 +24,9 @@ from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.heads import Head
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.parity.compare import parameter_pairs
-from minibert.train.batches import Batch
+from minibert.prediction.collate import Batch
 from minibert.train.loop import (
     Loss,
     NotFiniteError,

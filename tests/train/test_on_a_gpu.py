@@ -22,18 +22,21 @@ from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
 from minibert.kernels.parts import with_parts
+from minibert.prediction import packed
+from minibert.prediction.collate import Batch
+from minibert.prediction.outputs import States, outputs
+from minibert.prediction.packed import Group
 from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
-from minibert.train import loop, packed, run
-from minibert.train.batches import Batch, Batches
+from minibert.train import loop, run
+from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.finetuning import freeze
-from minibert.train.loop import autocast, new_optimizer, one_step, packed_loss, readable_loss, train
+from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
-from minibert.train.outputs import States, outputs
-from minibert.train.packed import Group
 from minibert.train.settings import TrainSettings
 from minibert.utils import device
+from minibert.utils.device import autocast
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -22,11 +22,12 @@ import minibert
 from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
+from minibert.prediction.collate import Batch
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.train import pretrain
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batches
 from minibert.train.objectives import OBJECTIVES, Electra, ReplacedTokens
 from minibert.train.pretraining import PretrainRun, baselines
 from minibert.train.settings import PretrainSettings

@@ -9,7 +9,7 @@ import pytest
 from support.training import QUICK, write_home
 
 import minibert
-from minibert.checkpoints import hub
+from minibert.storage import hub
 from minibert.train.vocabulary import learn_vocabulary
 
 TEXTS = ["the good film", "a dull film"]

@@ -13,7 +13,7 @@ from support.words import as_before_2021, labelled, state_vectors, write_words_c
 
 import minibert
 from minibert import TextFeatures, embed
-from minibert.tasks.frozen import Classifier, train
+from minibert.prediction.frozen import Classifier, train
 from minibert.utils import device
 from minibert.vectors import embedder as module
 

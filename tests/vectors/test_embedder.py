@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.text.texts import chunked
+from minibert.tables.texts import chunked
 from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import embedder as module
 from minibert.vectors.engine import Engine

@@ -15,7 +15,7 @@ from support.shards import TEXTS, matrix, write_shard
 from support.words import OTHER
 
 import minibert
-from minibert.text import texts as texts_module
+from minibert.tables import texts as texts_module
 from minibert.vectors import shards as module
 from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, read_shard
 

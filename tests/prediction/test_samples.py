@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from minibert.config import Config
+from minibert.prediction.samples import sample_files, write_samples
 from minibert.tasks.classification import Classification
-from minibert.tasks.samples import sample_files, write_samples
 from minibert.tasks.tagging import Tagging
 
 

@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from support.words import labelled
 
 from minibert import TextFeatures, embed
+from minibert.prediction.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]

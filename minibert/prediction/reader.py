@@ -2,9 +2,9 @@
 
     folder -> its kind -> a reader: Classifier or Reader -> data -> answers -> a dict for each text
 
-A frozen classifier, of `minibert classify train`, is a tasks.frozen.Classifier. Every other folder is a checkpoint with
-a task head and is opened by Reader: those of `minibert finetune`, whose training.json has the settings of the task, and
-those that transformers wrote with save_pretrained.
+A folder of `minibert classify train` is opened by frozen.Classifier. Reader opens every other folder, a checkpoint with
+a task head: that of `minibert finetune`, whose training.json has the settings of the task, or that which transformers
+wrote with save_pretrained.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, head_of, load
 from minibert.heads import Head, MaskedLM
+from minibert.prediction.frozen import CLASSIFIER_FILE, Classifier
+from minibert.prediction.outputs import outputs
+from minibert.storage import hub
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Task
-from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
 from minibert.tasks.names import as_numbers, label_names
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.outputs import outputs
-from minibert.train.run import REPORT
 from minibert.utils.device import choose_device
 from minibert.utils.files import read_json, user_path
 from minibert.utils.printing import block, cut
 from minibert.utils.settings import check_number
+
+REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
 
 def folder_kind(name: str | os.PathLike[str]) -> str:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
-from minibert.checkpoints import hub
 from minibert.checkpoints.sentence_files import read_stated
+from minibert.prediction.frozen import new_head
+from minibert.storage import hub
 from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import Evaluation, accuracy_text, compare, confusion_table
 from minibert.tasks.names import in_order

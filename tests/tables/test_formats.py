@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import Column, Table, TextFile
 from minibert.tasks.classification import Classification
-from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table, TextFile
 
 ROWS = [
     ("Sehr gut, danke", "lob"),

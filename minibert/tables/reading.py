@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any, BinaryIO, Self
 
-from minibert.text.formats import (
+from minibert.tables.formats import (
     CANDIDATES,
     DELIMITERS,
     FIRST_LINES,
@@ -41,7 +41,7 @@ from minibert.text.formats import (
     opened,
     shown,
 )
-from minibert.text.rows import (
+from minibert.tables.rows import (
     fields_of,
     open_parquet,
     read_folder,
@@ -52,7 +52,7 @@ from minibert.text.rows import (
     texts_in,
     without_quotes,
 )
-from minibert.text.texts import TextOrPair
+from minibert.tables.texts import TextOrPair
 from minibert.utils.printing import brief
 
 DEFAULT = FileSettings()

@@ -19,7 +19,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 
 import minibert
-from minibert.checkpoints import hub
+from minibert.storage import hub
 
 KNOWN = "all-MiniLM-L6-v2"
 

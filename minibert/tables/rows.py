@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert.text.formats import decoded_lines, in_quotes, whole_text
+from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.text import formats
-from minibert.text.tables import Column, Table, TextFile
+from minibert.tables import formats
+from minibert.tables.reading import Column, Table, TextFile
 
 FILM, DULL = "a fine film", "a dull film"
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))

@@ -16,15 +16,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
-from minibert.inputs import inference, unchecked
+from minibert.inputs import IGNORED, inference, unchecked
 from minibert.kernels.packing import batches
-from minibert.losses import IGNORED
 from minibert.model import EncoderOutput
+from minibert.prediction.collate import Batch, collate
+from minibert.prediction.packed import PackedBatch, encode, first_tokens, packed_output, pooled
 from minibert.tasks.base import Encoded, Example, Logits
-from minibert.train.batches import Batch, collate
-from minibert.train.loop import autocast
-from minibert.train.packed import PackedBatch, encode, first_tokens, packed_output, pooled
-from minibert.utils.device import batch_tokens_on, move
+from minibert.utils.device import autocast, batch_tokens_on, move
 from minibert.utils.printing import progress_bar
 
 MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support.models import assert_equal
 from torch import Tensor
 
-from minibert.checkpoints.tensor_files import (
+from minibert.storage.tensor_files import (
     DISGUISES,
     INDEX_FILE,
     PICKLES,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minibert.text.writing import table_writer
+from minibert.tables.writing import table_writer
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "name": 'a "b", c\td\ne', "list": [1, {"x": "ü"}], "none": None, "flag": True, "share": 0.1},

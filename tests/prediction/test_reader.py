@@ -16,10 +16,10 @@ from support.models import every_wrong_number
 from support.words import OTHER, labelled, write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import Classifier
+from minibert.prediction.frozen import Classifier
+from minibert.prediction.reader import folder_kind, open_reader, with_given_words
 from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
-from minibert.train.reader import folder_kind, open_reader, with_given_words
 
 TEXTS = ["the film very good", "a dull play, the book."]
 

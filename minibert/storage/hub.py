@@ -20,9 +20,8 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from minibert.checkpoints import sentence_files
-from minibert.checkpoints.sentence_files import transformer_folder
-from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
+from minibert.storage.modules import PATTERNS, transformer_folder
+from minibert.storage.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
 from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256
 from minibert.utils.printing import CHECKOUT, cut, did_you_mean, pip_install
 
@@ -39,7 +38,7 @@ TOKENIZER_FILES = [
     "sentencepiece.bpe.model",
 ]
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
-NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *sentence_files.PATTERNS]
+NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *PATTERNS]
 NEEDED_FILES += [f"0_*/{name}" for name in NEEDED_FILES]  # old folders of sentence-transformers
 SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
 HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else is a path, which the Hub cannot have

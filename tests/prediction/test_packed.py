@@ -22,13 +22,14 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering
-from minibert.losses import IGNORED
+from minibert.inputs import IGNORED
 from minibert.model import Embeddings
+from minibert.prediction import packed
+from minibert.prediction.collate import Batch
+from minibert.prediction.outputs import States, can_be_kept, outputs, states_of
 from minibert.tasks.base import Encoded, Example
-from minibert.train import finetune, finetuning, packed
-from minibert.train.batches import Batch
+from minibert.train import finetune, finetuning
 from minibert.train.loop import packed_loss, readable_loss, set_train_mode
-from minibert.train.outputs import States, can_be_kept, outputs, states_of
 
 EXACT = 1e-12  # in float64, where rounding is far smaller than any mistake
 CAUGHT = 1e-2  # the smallest difference that a mistake must cause: far beyond any rounding
@@ -325,7 +326,7 @@ def test_only_constant_states_that_fit_into_memory_are_kept(
         assert not can_be_kept(finetuning.freeze(model(BERT, head), "encoder"), encoded(head)), head
     made = finetuning.freeze(model(BERT, "token-classification"), "encoder")
     assert can_be_kept(made, encoded("token-classification"))
-    monkeypatch.setattr("minibert.train.outputs.MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
+    monkeypatch.setattr("minibert.prediction.outputs.MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
     assert not can_be_kept(made, encoded("token-classification"))
 
 
@@ -341,6 +342,6 @@ def test_a_frozen_encoder_reads_each_text_once(
         return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
-    monkeypatch.setattr("minibert.train.outputs.states_of", counting(states_of))
+    monkeypatch.setattr("minibert.prediction.outputs.states_of", counting(states_of))
     finetune("classify", *labelled(20), model=checkpoint, freeze=what, epochs=3, batch_size=8)
     assert sum(read) == 20 * times

@@ -31,10 +31,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import minibert
+from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import best_label, check_classes, label_number
-from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.utils.files import atomic_write, parse_json, regular, user_path
 from minibert.utils.printing import beside, block, brief, progress_bar, table
 from minibert.utils.settings import check_number
@@ -73,7 +73,7 @@ class Score:
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
 
-    `task`, `labels`, `pairs`, `answer` and `measure` are those of train.reader.Reader too.
+    `task`, `labels`, `pairs`, `answer` and `measure` are those of prediction.reader.Reader too.
     """
 
     features: TextFeatures

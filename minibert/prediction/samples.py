@@ -16,7 +16,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from minibert.tasks.demo import MEANING, SENTENCES
+from minibert.prediction.demo import MEANING, SENTENCES
 from minibert.utils.files import atomic_write, user_path
 
 SMALL = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}

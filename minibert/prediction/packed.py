@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from minibert.heads import Head
+from minibert.inputs import IGNORED
 from minibert.kernels.training import fused_attention
-from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput
-from minibert.train.batches import Batch
+from minibert.prediction.collate import Batch
 from minibert.utils.device import move
 
 GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a GPU one group has them all

@@ -18,8 +18,8 @@ from unittest.mock import Mock
 import pytest
 from support.words import state_vectors, write_tsv, write_words_checkpoint
 
-from minibert.checkpoints import hub
-from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, learn, show_tokens
+from minibert.prediction.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, learn, show_tokens
+from minibert.storage import hub
 from minibert.text.tokenizer import load_tokenizer
 from minibert.vectors.embedder import embed
 
@@ -194,7 +194,7 @@ TUTORIAL = b"a fine film\t1\na dull film\t0\n"
 @pytest.fixture
 def cache(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The empty place of the tutorial's file, in whose stead an open network serves TUTORIAL."""
-    monkeypatch.setattr("minibert.tasks.demo.TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
+    monkeypatch.setattr("minibert.prediction.demo.TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "answers", lambda address: True)
     monkeypatch.setattr(urllib.request, "urlopen", lambda address, **options: io.BytesIO(TUTORIAL))
@@ -222,7 +222,7 @@ def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, monkeypatch
 
 
 def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.tasks.demo.TUTORIAL_SHA256", "0" * 64)
+    monkeypatch.setattr("minibert.prediction.demo.TUTORIAL_SHA256", "0" * 64)
     found = find_reviews()
     assert Counter(found.labels) == {"0": 240, "1": 240}
     assert found.meaning == {"0": "negative", "1": "positive"}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support.models import minilm_folder
 
-from minibert.text.texts import as_texts, as_texts_or_pairs, columns_of
+from minibert.tables.texts import as_texts, as_texts_or_pairs, columns_of
 from minibert.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(minilm_folder())
