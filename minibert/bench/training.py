@@ -35,7 +35,7 @@ from minibert.kernels.parts import with_parts
 from minibert.kernels.training import onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.quick import QUICK
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
@@ -202,7 +202,7 @@ def compare_training(context: Context, examples: Sequence[Example], objective: s
     return len(pairs), sum(other is None or not torch.equal(mine, other) for _, mine, other in pairs), packed
 
 
-def packed_difference(model: Head, batch: Batch) -> float:
+def packed_difference(model: Head, batch: ExampleBatch) -> float:
     """Return the largest relative difference of loss and gradients between both steps, without dropout."""
     packed = with_parts(copy.deepcopy(model), QUICK).eval()
     readable = copy.deepcopy(model).eval()

@@ -14,7 +14,7 @@ from minibert.tasks.base import Example
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExampleBatch:
     """The input of the model, (B, S) each; of multiple choice (B·C, S), the choices of a question in a row."""
 
     input_ids: Tensor
@@ -30,7 +30,7 @@ class Batch:
         """The number of tokens, without padding."""
         return 0 if self.idle else int(self.attention_mask.sum())
 
-    def shard(self, rank: int, ranks: int) -> Batch:
+    def shard(self, rank: int, ranks: int) -> ExampleBatch:
         """Every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
         if ranks == 1:
             return self
@@ -38,7 +38,7 @@ class Batch:
         kept = torch.arange(0 if idle else rank, len(self.rows), len(self.rows) if idle else ranks)
         width = max(self.choices, 1)
         index = (kept[:, None] * width + torch.arange(width)).flatten()
-        return Batch(
+        return ExampleBatch(
             input_ids=self.input_ids[index],
             attention_mask=self.attention_mask[index],
             token_type_ids=self.token_type_ids[index],
@@ -49,14 +49,14 @@ class Batch:
         )
 
 
-def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
+def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> ExampleBatch:
     """Pad on the right to the longest row; labels of tokens are padded with -100."""
     ids = [torch.tensor(example.ids, dtype=torch.long) for example in examples]
     segments = [torch.tensor(example.segments, dtype=torch.long) for example in examples]
     lengths = torch.tensor([len(row) for row in ids])
     input_ids = pad_sequence(ids, batch_first=True, padding_value=pad_id)
     questions = examples[::choices] if choices else examples
-    return Batch(
+    return ExampleBatch(
         input_ids=input_ids,
         attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
         token_type_ids=pad_sequence(segments, batch_first=True),

@@ -61,7 +61,7 @@ GRIDS = {
 
 
 @dataclass(frozen=True)
-class Score:
+class GridScore:
     """Cross-validated accuracy at one C: mean and standard deviation over the folds."""
 
     C: float
@@ -80,7 +80,7 @@ class Classifier:
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
-    scores: list[Score] = field(default_factory=list)
+    scores: list[GridScore] = field(default_factory=list)
     task: Classification = field(default_factory=Classification)  # with the columns of the training data
 
     @property
@@ -174,7 +174,7 @@ class Classifier:
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
-        scores = [Score(**score) for score in details["scores"]]
+        scores = [GridScore(**score) for score in details["scores"]]
         return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
 
 
@@ -262,11 +262,11 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
-) -> list[Score]:
+) -> list[GridScore]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
-    return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
+    return [GridScore(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
@@ -318,7 +318,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
         }
         for one in details["scores"]:
-            for name, number in asdict(Score(**one)).items():
+            for name, number in asdict(GridScore(**one)).items():
                 check_number(f"the {name} of a score", number, float)
         if wrong := [name for name, is_right in valid.items() if not is_right]:
             raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")

@@ -19,7 +19,7 @@ from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassificatio
 from minibert.inputs import IGNORED, inference, unchecked
 from minibert.kernels.packing import batches
 from minibert.model import EncoderOutput
-from minibert.prediction.collate import Batch, collate
+from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import PackedBatch, encode, first_tokens, packed_output, pooled
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.utils.device import autocast, batch_tokens_on, move
@@ -58,7 +58,7 @@ def as_arrays(tensors: Sequence[Tensor]) -> list[Logits]:
 
 def batches_by_length(
     model: Any, examples: Sequence[Example], title: str = "predicting", most: int | None = None
-) -> Iterator[Batch]:
+) -> Iterator[ExampleBatch]:
     """The examples in batches of similar length, with a progress bar."""
     device = next(model.parameters()).device
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
@@ -67,7 +67,7 @@ def batches_by_length(
             bar.update(len(numbers))
 
 
-def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
+def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
     """The logits of each row of the batch."""
     if isinstance(model, MaskedLM):
         counts = (batch.labels["labels"] != IGNORED).sum(dim=1).tolist()
@@ -79,7 +79,7 @@ def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
     return torch.split(out.logits[0], lengths) if lengths else out.logits.unbind()  # (tokens,K), (K)
 
 
-def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
+def states_of(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, list[int]]:
     """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
     first = "first" in model.reads
     packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
@@ -110,7 +110,7 @@ class States:
                     found.pooled.update(zip(batch.rows, states.pooler_output.float().unbind(), strict=True))
         return found
 
-    def output(self, model: Head, batch: Batch) -> Any:
+    def output(self, model: Head, batch: ExampleBatch) -> Any:
         """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
         width = max(batch.choices, 1)
         numbers = [row * width + choice for row in batch.rows for choice in range(width)]

@@ -30,7 +30,7 @@ from minibert.heads import Head
 from minibert.inputs import IGNORED
 from minibert.kernels.training import fused_attention
 from minibert.model import Embeddings, Encoder, EncoderOutput
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.utils.device import move
 
 GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a GPU one group has them all
@@ -40,7 +40,7 @@ PADDED_FROM, SIGNIFICANT_DIGITS = 256, 5
 CAST_ONE_BY_ONE = ("cpu", "mps")  # devices on which casting is left to autocast
 
 # A function that computes the output of a model for a batch, including its loss.
-OutputFunction = Callable[[Head, Batch], Any]
+OutputFunction = Callable[[Head, ExampleBatch], Any]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class PackedBatch:
 
     @classmethod
     def of(
-        cls, embeddings: Embeddings, batch: Batch, wanted: Tensor | None = None, keep_padding: bool = False
+        cls, embeddings: Embeddings, batch: ExampleBatch, wanted: Tensor | None = None, keep_padding: bool = False
     ) -> PackedBatch:
         """Pack a batch of the CPU for a model with these embeddings, on the CPU.
 
@@ -173,7 +173,7 @@ def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
     return [group.pad(part) for group, part in zip(groups, parts, strict=True)]
 
 
-def packed_output(model: Head, batch: Batch) -> Any:
+def packed_output(model: Head, batch: ExampleBatch) -> Any:
     """The output of the model's task head with its loss.
 
     Its logits are those of the tokens that were needed: (B, K) of texts, (1, N, K) of labelled tokens.
@@ -182,7 +182,7 @@ def packed_output(model: Head, batch: Batch) -> Any:
     return model.read(encoded, **labels)
 
 
-def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, Any]]:
+def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict[str, Any]]:
     """What the task head reads of a batch of the CPU, and the labels that belong to it; in the order of the batch."""
     labels, first, encoder = dict[str, Any](batch.labels), first_tokens(batch), model.encoder
     read, wanted, places = batch.attention_mask.bool(), None, []  # wanted: None for all tokens
@@ -208,7 +208,7 @@ def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, A
     return EncoderOutput(states[None], pooled(model, firsts[:, None])), labels
 
 
-def first_tokens(batch: Batch) -> Tensor:
+def first_tokens(batch: ExampleBatch) -> Tensor:
     """(B,S), True for the first token of each text."""
     return torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids) == 0
 

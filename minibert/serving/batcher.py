@@ -30,7 +30,7 @@ class Pending:
     taken: int = 0  # items that a batch has or had
 
 
-Batch = list[tuple[Pending, int]]  # requests, each with the number of one of its items
+Items = list[tuple[Pending, int]]  # requests, each with the number of one of its items
 
 
 class Batcher:
@@ -91,9 +91,9 @@ class Batcher:
                     self.submitted.clear()
                     await self.submitted.wait()
 
-    def _take(self) -> Batch:
+    def _take(self) -> Items:
         """The next batch: one item of each request in turn, until the next item does not fit."""
-        batch: Batch = []
+        batch: Items = []
         left = self.batch_tokens
         while self.queue and (not batch or self.queue[0].tokens[self.queue[0].taken] <= left):
             request = self.queue.popleft()
@@ -107,7 +107,7 @@ class Batcher:
         self.together = max(1, len({request for request, _ in batch}))
         return batch
 
-    async def _compute(self, batch: Batch) -> None:
+    async def _compute(self, batch: Items) -> None:
         """Compute a batch. If that fails, compute each request by itself, so that none fails because of another."""
         items = [request.items[number] for request, number in batch]
         try:

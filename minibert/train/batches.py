@@ -37,12 +37,12 @@ from random import Random
 import torch
 
 from minibert.kernels.packing import map_ahead
-from minibert.prediction.collate import Batch, collate
+from minibert.prediction.collate import ExampleBatch, collate
 from minibert.tasks.base import Augmentation, Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer
-from minibert.train.corpus import Corpus, Document
+from minibert.train.corpus import CorpusFile, Document
 from minibert.utils.files import write_text_atomically
 
 SHORT = 0.1  # of the rows of a corpus are made for a random shorter length
@@ -78,13 +78,13 @@ class Batches:
         """The number of batches in an epoch; the last may be smaller."""
         return -(-self.rows // self.batch_size)
 
-    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
         """The batches of an epoch from number `first` on."""
         shuffled = order(self.rows, self.seed, epoch)
         for start in range(first * self.batch_size, self.rows, self.batch_size):
             yield self.of_rows(shuffled[start : start + self.batch_size], epoch).shard(self.rank, self.ranks)
 
-    def of_rows(self, rows: Sequence[int], epoch: int = 0) -> Batch:
+    def of_rows(self, rows: Sequence[int], epoch: int = 0) -> ExampleBatch:
         """The batch of these rows."""
         width = max(self.choices, 1)
         numbers = [row * width + choice for row in rows for choice in range(width)]
@@ -196,7 +196,7 @@ def cut_pair(a: list[int], b: list[int], most: int, random: Random) -> tuple[lis
 class Stream:
     """As many batches of a corpus as wanted, over as many passes as that takes: a single epoch."""
 
-    corpus: Corpus
+    corpus: CorpusFile
     tokenizer: Tokenizer
     packing: Packing
     masking: Masking
@@ -213,7 +213,7 @@ class Stream:
         """The windows that this rank reads."""
         return range(self.rank, self.corpus.windows, self.ranks)
 
-    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
         """The batches from number `first` on."""
         rows = self.rows(first * (self.batch_size // self.ranks))
         for number in range(first, self.batches_per_epoch):

@@ -30,7 +30,7 @@ Document = list[list[int]]  # sentences, each as token ids without special token
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusFile:
     """The lines of a text file that begin at bytes start .. end - 1."""
 
     path: Path
@@ -40,7 +40,7 @@ class Corpus:
     window: int = WINDOW
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> Corpus:
+    def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> CorpusFile:
         """The whole file. Raises FileNotFoundError for a missing file."""
         file = regular(user_path(path))
         return cls(file, file.stat().st_size, paragraphs=paragraphs)
@@ -60,13 +60,13 @@ class Corpus:
         """The number of windows."""
         return -(-(self.end - self.start) // self.window)
 
-    def for_ranks(self, ranks: int) -> Corpus:
+    def for_ranks(self, ranks: int) -> CorpusFile:
         """With windows of such a size that each of several ranks (distributed.py) has the same number of them."""
         size = self.end - self.start
         each = -(-size // (self.window * ranks))
         return self if ranks == 1 else replace(self, window=-(-size // (each * ranks)))
 
-    def split(self) -> tuple[Corpus, Corpus]:
+    def split(self) -> tuple[CorpusFile, CorpusFile]:
         """The training text, and the end of the file, which is held out."""
         cut = self.end - min(int((self.end - self.start) * HELD_OUT), MOST_HELD_OUT)
         return replace(self, end=cut), replace(self, start=cut)

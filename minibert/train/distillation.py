@@ -46,7 +46,7 @@ from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
 from minibert.model import EncoderOutput
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.outputs import outputs
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
 from minibert.pretraining_heads import TokenPrediction
@@ -172,7 +172,7 @@ class Distillation(MaskedLanguageModel):
         self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
         self.scales = dict(zip(self.names, settings.weights, strict=True))
 
-    def __call__(self, student: Any, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, student: Any, batch: ExampleBatch) -> dict[str, Tensor]:
         """The losses by name.
 
         Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
@@ -198,7 +198,7 @@ class Distillation(MaskedLanguageModel):
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
         return dict(zip(self.names, (soft / len(labels), hard / count, cosine), strict=True))
 
-    def states(self, model: Head, batch: Batch) -> Tensor:
+    def states(self, model: Head, batch: ExampleBatch) -> Tensor:
         """The last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
         if self.step == "packed":
             return encode(model.encoder, move(PackedBatch.of(model.encoder.embeddings, batch), model.device))
@@ -303,7 +303,7 @@ class SoftLabels:
         self.logits, self.temperature, self.output_of = logits, temperature, output_of
         self.scales = dict(zip(("soft-labels", "labels"), weights, strict=True))
 
-    def __call__(self, student: Head, batch: Batch) -> Losses:
+    def __call__(self, student: Head, batch: ExampleBatch) -> Losses:
         """Means over the texts, by name."""
         logits = self.output_of(student, replace(batch, labels={})).logits  # (B,K)
         target, labels = move((self.logits[list(batch.rows)], batch.labels["labels"]), logits.device)  # (N,K) -> (B,K)

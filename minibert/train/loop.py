@@ -28,7 +28,7 @@ from minibert.inputs import IGNORED, unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.parts import with_parts
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.packed import OutputFunction, packed_output
 from minibert.quick import QUICK
 from minibert.train.batches import Batches, Stream
@@ -42,7 +42,7 @@ from minibert.utils.printing import progress_bar
 # attributes: `over` says over which of "texts", "tokens" and "labels" (the default) the loss of each name is a mean,
 # `scales` how much each name counts in the sum (1), and `weight_of(batch)` by what a weighted mean over labels divides.
 Losses = Tensor | dict[str, Tensor]
-Loss = Callable[[Any, Batch], Losses]
+Loss = Callable[[Any, ExampleBatch], Losses]
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
@@ -62,7 +62,9 @@ class Progress:
     parts: dict[str, list[float]] = field(default_factory=dict)  # that of each objective, where there are several
     scores: list[dict[str, Any]] = field(default_factory=list)  # of each evaluation
     best: int = -1  # the epoch with the best of them
-    pending: list[tuple[Sequence[Batch], dict[str, Tensor]]] = field(default_factory=list)  # losses not yet flushed
+    pending: list[tuple[Sequence[ExampleBatch], dict[str, Tensor]]] = field(
+        default_factory=list
+    )  # losses not yet flushed
 
     def flush_losses(self) -> None:
         """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
@@ -76,7 +78,7 @@ class Progress:
         self.pending.clear()
 
 
-def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
+def finite(loss: float, parts: Sequence[ExampleBatch], step: int) -> float:
     """The loss, or NotFiniteError with the step and the rows."""
     if not math.isfinite(loss):
         rows = [row for part in parts for row in part.rows]
@@ -87,7 +89,7 @@ def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
     return loss
 
 
-def readable_output(model: Head, batch: Batch) -> Any:
+def readable_output(model: Head, batch: ExampleBatch) -> Any:
     """The output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
     shape, batch = (-1, batch.choices) if batch.choices else (-1,), move(batch, model.device)
     ids, mask, segments = (
@@ -97,7 +99,7 @@ def readable_output(model: Head, batch: Batch) -> Any:
     return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)
 
 
-def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
+def own_loss(output_of: OutputFunction, model: Head, batch: ExampleBatch) -> Tensor:
     """The loss of the task head itself."""
     return cast(Tensor, output_of(model, batch).loss)
 
@@ -113,7 +115,7 @@ class WeightedLoss:
     weights: Tensor
     output_of: OutputFunction
 
-    def __call__(self, model: Head, batch: Batch) -> Tensor:
+    def __call__(self, model: Head, batch: ExampleBatch) -> Tensor:
         """The weighted mean over the texts, ()."""
         logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
         weights = self.weights[list(batch.rows)].to(logits)
@@ -123,7 +125,7 @@ class WeightedLoss:
             each = nn.functional.cross_entropy(logits, labels, reduction="none")
         return (each * weights).sum() / weights.sum().clamp(min=TINY)
 
-    def weight_of(self, batch: Batch) -> float:
+    def weight_of(self, batch: ExampleBatch) -> float:
         """The sum of the weights, by which the mean is divided."""
         return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
 
@@ -157,7 +159,7 @@ def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
         )
 
 
-def sizes_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
+def sizes_of(batch: ExampleBatch, loss_of: Loss) -> dict[str, float]:
     """How many texts, tokens and labels a batch has, over which losses are means."""
     labels: Any = batch.labels.get("labels")
     of_tokens = labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point()
@@ -171,7 +173,7 @@ def sizes_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
 
 
 def part_losses(
-    model: Head, part: Batch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
+    model: Head, part: ExampleBatch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
 ) -> dict[str, Tensor]:
     """What one batch of a step adds to its loss, and to that of each objective, ().
 
@@ -194,7 +196,7 @@ def part_losses(
 
 def one_step(
     model: nn.Module,
-    parts: Sequence[Batch],
+    parts: Sequence[ExampleBatch],
     optimizer: torch.optim.Optimizer,
     loss_of: Loss,
     settings: TrainSettings,

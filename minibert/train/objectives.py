@@ -26,7 +26,7 @@ from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import IGNORED, inference, unchecked
 from minibert.losses import token_cross_entropy
 from minibert.model import EncoderOutput
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.outputs import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
@@ -57,7 +57,7 @@ class MaskedLanguageModel:
             return HEAD_CLASSES[self.head](config)
         return load(checkpoint, head=self.head, new_head=not has_head(checkpoint, self.head))
 
-    def predict(self, model: Head, batch: Batch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
+    def predict(self, model: Head, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Logits and labels by the name of the loss: of masked tokens, (1, N, V) and (1, N), or of all in the readable
         step, (B, S, V) and (B, S); of pairs (B, 2) and (B)."""
         if step == "packed":
@@ -71,7 +71,7 @@ class MaskedLanguageModel:
         tokens = (out.prediction_logits, labels["labels"])
         return {"masked-lm": tokens, self.pairing: (pairs, labels[f"{self.pairing.replace('-', '_')}_label"])}
 
-    def __call__(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
         """The losses of a batch by name, whose sum is the loss of transformers."""
         predictions = self.predict(model, batch, self.step)
         return {name: token_cross_entropy(*prediction) for name, prediction in predictions.items()}
@@ -142,14 +142,14 @@ class ReplacedTokens(MaskedLanguageModel):
         """Both models, of random weights."""
         return Electra(config)
 
-    def predict(self, model: Any, batch: Batch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
+    def predict(self, model: Any, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Logits and labels of chosen tokens, (N,V) and (N), and of detection, (T,2) and (T), whose softmax over (0, x)
         is the sigmoid of x. The generator's likeliest tokens are filled in, so that the score is deterministic."""
         logits, labels = self.generate(model, batch)
         found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
         return {"masked-lm": (logits, labels), "replaced-token-detection": (F.pad(found[:, None], (1, 0)), replaced)}
 
-    def __call__(self, model: Electra, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, model: Electra, batch: ExampleBatch) -> dict[str, Tensor]:
         """The generator's loss over the chosen tokens, and the discriminator's over all."""
         logits, labels = self.generate(model, batch)  # (N,V), (N)
         sampled = torch.multinomial(logits.detach().float().softmax(dim=-1), 1).squeeze(1)  # (N)
@@ -159,12 +159,12 @@ class ReplacedTokens(MaskedLanguageModel):
             "replaced-token-detection": F.binary_cross_entropy_with_logits(found.float(), replaced.float()),
         }
 
-    def generate(self, model: Electra, batch: Batch) -> tuple[Tensor, Tensor]:
+    def generate(self, model: Electra, batch: ExampleBatch) -> tuple[Tensor, Tensor]:
         """The generator's logits of the chosen tokens, (N,V), and the original tokens, (N)."""
         encoded, labels = packed_states(model.generator, batch)
         return model.generator.read(encoded).logits[0], labels["labels"][0]
 
-    def detect(self, model: Electra, batch: Batch, sampled: Tensor) -> tuple[Tensor, Tensor]:
+    def detect(self, model: Electra, batch: ExampleBatch, sampled: Tensor) -> tuple[Tensor, Tensor]:
         """The discriminator's logits of all tokens, (T), and whether each was replaced, (T)."""
         encoder, real = model.discriminator.encoder, batch.attention_mask.bool()
         ids, labels = batch.input_ids[real], batch.labels["labels"][real]  # (T)

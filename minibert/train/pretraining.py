@@ -27,7 +27,7 @@ from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Packing, Stream, joined, masked
-from minibert.train.corpus import FORMAT, Corpus, Document
+from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
@@ -51,7 +51,7 @@ class PretrainRun(Run):
     settings: PretrainSettings
     model_config: Config
     source: hub.Source | None  # the checkpoint to continue from
-    corpus: Corpus
+    corpus: CorpusFile
     packing: Packing
     masking: Masking
     phrases: list[str]
@@ -76,9 +76,9 @@ class PretrainRun(Run):
             raise ValueError(
                 f"objective {settings.objective} has two texts a row; rows 'sentence' needs mlm or electra"
             )
-        learned, rest = Corpus.of(corpus, settings.paragraphs).split()
+        learned, rest = CorpusFile.of(corpus, settings.paragraphs).split()
         if settings.dev:
-            learned, rest = (Corpus.of(path, settings.paragraphs) for path in (corpus, settings.dev))
+            learned, rest = (CorpusFile.of(path, settings.paragraphs) for path in (corpus, settings.dev))
         source = None if settings.init is None else hub.locate(settings.init)
         tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
         config = config_of(settings, source, tokenizer)
@@ -184,7 +184,7 @@ def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: 
     return config
 
 
-def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing) -> tuple[dict[str, float], list[Document]]:
+def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple[dict[str, float], list[Document]]:
     """The statistics of a few windows from all over a corpus, made into rows as in training; and their documents.
 
     Raises ValueError for a corpus from which nothing can be learned with these rows: each line is a document, so that

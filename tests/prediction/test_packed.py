@@ -25,7 +25,7 @@ from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering
 from minibert.inputs import IGNORED
 from minibert.model import Embeddings
 from minibert.prediction import packed
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.outputs import States, can_be_kept, outputs, states_of
 from minibert.tasks.base import Encoded, Example
 from minibert.train import finetune, finetuning
@@ -50,7 +50,7 @@ def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Head]:
     return lambda family, head, **changes: minibert.load(written(family, head, **changes)[0], head=head)
 
 
-def apart(model: Head, batch: Batch) -> float:
+def apart(model: Head, batch: ExampleBatch) -> float:
     """The largest relative difference of the packed loss and gradients from the readable ones."""
     return max(Found.of(packed_loss, model, batch).apart(Found.of(readable_loss, model, batch)).values())
 

@@ -19,7 +19,7 @@ from minibert.families.bert import BERT
 from minibert.heads import Head
 from minibert.hooks import Inputs, forward
 from minibert.inputs import IGNORED
-from minibert.prediction.collate import Batch, collate
+from minibert.prediction.collate import ExampleBatch, collate
 from minibert.tasks.base import Example
 from minibert.train import distill, finetune, pretrain
 from minibert.train.batches import Batches
@@ -139,7 +139,9 @@ def batches_of(
     return Batches(rows, batch_size, seed, pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
 
 
-def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT) -> Batch:
+def batch_of(
+    head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT
+) -> ExampleBatch:
     """One batch of random examples, one of these lengths each."""
     rows = examples(head, lengths, seed, kind, family)
     return collate(rows, range(len(lengths)), pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
@@ -149,11 +151,11 @@ def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
 # The loop as anyone would write it with transformers
 
 
-def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
+def upstream_loss(model: nn.Module, batch: ExampleBatch) -> Tensor:
     return forward(model, inputs(batch), batch.labels).loss
 
 
-def inputs(batch: Batch) -> Inputs:
+def inputs(batch: ExampleBatch) -> Inputs:
     """A batch as either side is called with it; (B, C, S) for multiple choice."""
     parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     return Inputs(*(x.unflatten(0, (-1, batch.choices)) if batch.choices else x for x in parts))
@@ -200,7 +202,7 @@ def upstream_training(
     return losses
 
 
-def counted(batch: Batch) -> int:
+def counted(batch: ExampleBatch) -> int:
     """The labelled tokens of a batch, or its texts."""
     labels = batch.labels.get("labels")
     of_tokens = labels is not None and labels.dim() == 2 and not labels.is_floating_point()
@@ -219,7 +221,7 @@ class Found:
     gradients: dict[str, Tensor]
 
     @classmethod
-    def of(cls, loss_of: Loss, model: Head, batch: Batch) -> Found:
+    def of(cls, loss_of: Loss, model: Head, batch: ExampleBatch) -> Found:
         """By one forward and backward pass, in the mode in which the model is."""
         model.zero_grad(set_to_none=True)
         loss = loss_of(model, batch)
@@ -242,7 +244,7 @@ class Found:
         return found
 
 
-def shifted(batch: Batch) -> Batch:
+def shifted(batch: ExampleBatch) -> ExampleBatch:
     """A mistake: labels of tokens off by one place."""
     rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
     return replace(batch, labels={**batch.labels, "labels": rolled})

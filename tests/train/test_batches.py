@@ -16,13 +16,13 @@ from support.training import CHOICES, batches_of, examples, write_corpus
 from support.words import write_words_checkpoint
 
 from minibert.inputs import IGNORED
-from minibert.prediction.collate import Batch, collate
+from minibert.prediction.collate import ExampleBatch, collate
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batches, Packing, Stream, cut_pair, order
-from minibert.train.corpus import Corpus
+from minibert.train.corpus import CorpusFile
 
 # ---------------------------------------------------------------------------------------------------------------
 # Examples
@@ -235,12 +235,12 @@ def stream(
 ) -> Stream:
     """24 batches of four rows, of many small windows."""
     tokenizer = load_tokenizer(folder)
-    corpus = replace(Corpus.of(folder / "corpus.txt"), window=window)
+    corpus = replace(CorpusFile.of(folder / "corpus.txt"), window=window)
     packing = Packing(pairing, 16, tokenizer.template)
     return Stream(corpus, tokenizer, packing, Masking.of(tokenizer), 4, 24, 0, tokenizer.pad_id, journal)
 
 
-def assert_same(batches: list[Batch], again: list[Batch]) -> None:
+def assert_same(batches: list[ExampleBatch], again: list[ExampleBatch]) -> None:
     for one, other in zip(batches, again, strict=True):
         assert torch.equal(one.input_ids, other.input_ids)
         assert torch.equal(one.labels["labels"], other.labels["labels"])
@@ -298,11 +298,14 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def test_documents_are_separated_by_empty_lines_and_paragraphs_are_split_into_sentences(tmp_path: Path) -> None:
-    corpus = Corpus.of(write_text(tmp_path / "c.txt", "\ufeff" + TEXT))
+    corpus = CorpusFile.of(write_text(tmp_path / "c.txt", "\ufeff" + TEXT))
     assert corpus.windows == 1
     assert corpus.documents(0) == [["the film .", "it is good ."], ["a book"], ["the meal", "very bad"]]
     path = write_text(tmp_path / "p.txt", "One . Two ? Three ! 3.5 and so on\n\nfour\n")
-    assert Corpus.of(path, paragraphs=True).documents(0) == [["One .", "Two ?", "Three !", "3.5 and so on"], ["four"]]
+    assert CorpusFile.of(path, paragraphs=True).documents(0) == [
+        ["One .", "Two ?", "Three !", "3.5 and so on"],
+        ["four"],
+    ]
 
 
 @settings(deadline=None, max_examples=60)
@@ -316,7 +319,7 @@ def test_windows_of_any_size_hold_each_line_once(
 ) -> None:
     text = "\n".join([*lines, "x"]) + ("\n" if ends else "")
     path = write_text(tmp_path_factory.mktemp("corpus") / "c.txt", text)
-    corpus = Corpus(path, path.stat().st_size, window=window)
+    corpus = CorpusFile(path, path.stat().st_size, window=window)
     found = [list(corpus.lines(number)) for number in range(corpus.windows)]
     assert "".join(line for lines in found for line in lines) == text
     assert all(len("".join(lines[:-1]).encode()) < window for lines in found)  # no more than a line beyond it is read
@@ -324,7 +327,7 @@ def test_windows_of_any_size_hold_each_line_once(
 
 def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path: Path) -> None:
     path = write_text(tmp_path / "c.txt", "".join(f"line {number}\n" for number in range(5000)))
-    learned, held_out = Corpus.of(path).split()
+    learned, held_out = CorpusFile.of(path).split()
     before, after = ([*part.lines(0)] for part in (learned, held_out))
     assert [*before, *after] == path.read_text().splitlines(keepends=True)
     assert 0 < len(after) <= 600
@@ -334,15 +337,15 @@ def test_sentences_come_as_ids_and_what_vanishes_is_dropped(tmp_path: Path) -> N
     tokenizer = load_tokenizer(write_words_checkpoint(tmp_path / "checkpoint"))
     path = write_text(tmp_path / "c.txt", "the film\n\u200b\ngood\n\n\u200b\n\nbad\n")
     ids = tokenizer.vocab
-    assert Corpus.of(path).tokenized(0, tokenizer) == [[[ids["the"], ids["film"]], [ids["good"]]], [[ids["bad"]]]]
+    assert CorpusFile.of(path).tokenized(0, tokenizer) == [[[ids["the"], ids["film"]], [ids["good"]]], [[ids["bad"]]]]
 
 
 def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_path: Path) -> None:
-    one = Corpus.of(write_text(tmp_path / "one.txt", TEXT))
-    other = Corpus.of(write_text(tmp_path / "other.txt", TEXT.replace("bad", "sad")))
-    same = Corpus.of(write_text(tmp_path / "same.txt", TEXT))
+    one = CorpusFile.of(write_text(tmp_path / "one.txt", TEXT))
+    other = CorpusFile.of(write_text(tmp_path / "other.txt", TEXT.replace("bad", "sad")))
+    same = CorpusFile.of(write_text(tmp_path / "same.txt", TEXT))
     assert one.fingerprint == same.fingerprint
-    assert len({one.fingerprint, other.fingerprint, Corpus.of(one.path, paragraphs=True).fingerprint}) == 3
+    assert len({one.fingerprint, other.fingerprint, CorpusFile.of(one.path, paragraphs=True).fingerprint}) == 3
 
 
 @pytest.mark.parametrize(
@@ -358,6 +361,6 @@ def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_pat
 def test_what_is_no_corpus_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(content)
     with pytest.raises(ValueError, match=words):
-        Corpus.of(tmp_path / "c.txt").documents(0)
+        CorpusFile.of(tmp_path / "c.txt").documents(0)
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
-        Corpus.of(tmp_path / "none.txt")
+        CorpusFile.of(tmp_path / "none.txt")

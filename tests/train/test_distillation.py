@@ -25,7 +25,7 @@ from minibert.families.bert import BERT
 from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
 from minibert.inputs import IGNORED
-from minibert.prediction.collate import Batch, collate
+from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
 from minibert.tasks.classification import Classification
 from minibert.train import finetune, pretrain
@@ -90,7 +90,7 @@ def losses_of(step: str, teacher: Head, **how: Any) -> Distillation:
 
 
 def by_hand(
-    teacher: Head, student: Head, batch: Batch, places: str = "all", padding: bool = False, squared: bool = True
+    teacher: Head, student: Head, batch: ExampleBatch, places: str = "all", padding: bool = False, squared: bool = True
 ) -> dict[str, float]:
     """The three losses in float64, token by token; padding and squared: mistakes that people make."""
     ours, theirs = copy.deepcopy(student).double(), copy.deepcopy(teacher).double()
@@ -108,7 +108,7 @@ def by_hand(
     return {name: float(distilled), "masked-lm": float(hidden), "cosine": float(cosine)}
 
 
-def found(step: str, teacher: Head, student: Head, batch: Batch, **how: Any) -> dict[str, float]:
+def found(step: str, teacher: Head, student: Head, batch: ExampleBatch, **how: Any) -> dict[str, float]:
     """The three losses as training has them, with the student in the mode in which it is."""
     return {name: loss.item() for name, loss in losses_of(step, teacher, **how)(student, batch).items()}
 
@@ -138,7 +138,7 @@ def test_a_mistake_in_a_loss_is_seen(mistake: str, step: str, teacher: Head) -> 
     assert values != pytest.approx(by_hand(teacher, student, BATCH, **how), rel=1e-3)
 
 
-def summed(objective: Distillation, model: Head, batch: Batch) -> Tensor:
+def summed(objective: Distillation, model: Head, batch: ExampleBatch) -> Tensor:
     losses = objective(model, batch)
     return torch.stack([objective.scales[name] * loss for name, loss in losses.items()]).sum()
 

@@ -28,9 +28,9 @@ from support.training import CHOICES, batches_of
 from support.words import write_tsv, write_words_checkpoint
 from torch import Tensor
 
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.train import distributed, finetune, pretrain
-from minibert.train.corpus import Corpus
+from minibert.train.corpus import CorpusFile
 from minibert.train.loop import new_optimizer, train
 from minibert.train.pretraining import PretrainRun
 
@@ -123,7 +123,7 @@ def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: s
 
 @given(st.integers(1, 2000), st.integers(1, 7))
 def test_ranks_have_as_many_windows_of_a_corpus(size: int, ranks: int) -> None:
-    corpus = Corpus(Path("corpus.txt"), end=size, window=100).for_ranks(ranks)
+    corpus = CorpusFile(Path("corpus.txt"), end=size, window=100).for_ranks(ranks)
     assert corpus.window <= 100
     if ranks == 1:
         assert corpus.window == 100
@@ -222,7 +222,7 @@ class Interleaved:
         stream = replace(run.batches(folder), journal=None)
         self.streams = [replace(stream, rank=rank, ranks=2) for rank in (0, 1)]
 
-    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
         for both in zip(*(stream.epoch_batches(epoch) for stream in self.streams), strict=True):
             yield from both
 

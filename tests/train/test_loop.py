@@ -26,7 +26,7 @@ from minibert.families.electra import ELECTRA
 from minibert.heads import Head
 from minibert.inputs import IGNORED
 from minibert.parity.compare import parameter_pairs
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.train.loop import (
     Loss,
     NotFiniteError,
@@ -58,7 +58,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def one(
-    model: Head, parts: Sequence[Batch], settings: TrainSettings = TWENTY, loss_of: Loss = packed_loss, step: int = 1
+    model: Head,
+    parts: Sequence[ExampleBatch],
+    settings: TrainSettings = TWENTY,
+    loss_of: Loss = packed_loss,
+    step: int = 1,
 ) -> float:
     """A single step with an optimizer of its own."""
     return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step)["loss"])
@@ -143,7 +147,7 @@ def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made: Make) -
 # Several batches in one step
 
 
-def found_by(model: Head, parts: Sequence[Batch], loss_of: Loss) -> Found:
+def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found:
     """The loss and the gradients of one step, before they are clipped, in float64."""
     kept: dict[str, Tensor] = {}
     model.double()
@@ -199,7 +203,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leav
 ) -> None:
     """Clipping divides by the norm of the gradient: every weight would become NaN."""
 
-    def loss_of(model: Head, batch: Batch) -> Tensor:
+    def loss_of(model: Head, batch: ExampleBatch) -> Tensor:
         loss = packed_loss(model, batch)
         loss.register_hook(lambda gradient: gradient * float("inf"))
         return loss if finite else loss * float("nan")

@@ -23,7 +23,7 @@ from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
 from minibert.kernels.parts import with_parts
 from minibert.prediction import packed
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.outputs import States, outputs
 from minibert.prediction.packed import Group
 from minibert.quick import QUICK
@@ -121,7 +121,7 @@ def test_a_step_of_six_layers_has_few_launches_and_no_waits(
         assert (sum(gpu.launches.values()) > most) == (precision == "bfloat16")
 
 
-def bfloat16_step(made: Any, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+def bfloat16_step(made: Any, batch: ExampleBatch) -> tuple[float, dict[str, Tensor]]:
     """The loss and the gradients of a packed step under autocast on the device."""
     with autocast(torch.device("gpu"), "bfloat16"):
         loss = packed_loss(made.to("gpu"), batch)

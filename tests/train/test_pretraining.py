@@ -23,7 +23,7 @@ from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.inputs import IGNORED
-from minibert.prediction.collate import Batch
+from minibert.prediction.collate import ExampleBatch
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.train import pretrain
@@ -200,7 +200,7 @@ def rows_of(name: str, lengths: Sequence[int] = LENGTHS) -> Batches:
     return Batches(made, len(lengths), 0, 0)
 
 
-def batch(name: str) -> Batch:
+def batch(name: str) -> ExampleBatch:
     return rows_of(name).of_rows(range(6))
 
 
@@ -218,7 +218,7 @@ def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name: str) -> 
 def test_the_packed_step_is_the_readable_one(name: str) -> None:
     model, given = new_model(name), batch(name)
 
-    def found(step: str, batch: Batch) -> Found:
+    def found(step: str, batch: ExampleBatch) -> Found:
         return Found.of(lambda model, batch: sum(OBJECTIVES[name](step)(model, batch).values()), model, batch)
 
     right = found("readable", given)
