@@ -80,7 +80,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         )
         program.model.producer_name = "minibert"
         program.save(str(temporary))
-        difference = compare(wrapped, temporary)
+        difference = largest_difference(wrapped, temporary)
         if not difference <= BOUND:
             raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
     return {"out": out, "inputs": wrapped.inputs, "outputs": outputs, "difference": difference}
@@ -101,7 +101,7 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
 
 
 @torch.inference_mode()
-def compare(wrapped: Positional, file: Path) -> float:
+def largest_difference(wrapped: Positional, file: Path) -> float:
     """The largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])

@@ -4,7 +4,7 @@ In reading order:
 
     collate  examples as one padded batch
     packed   a batch without padding, for prediction and for the training step
-    outputs  many examples through a model: logits, or the states of a frozen encoder
+    logits   many examples through a model: logits, or the states of a frozen encoder
     frozen   features + logistic regression, and its folder
     reader   a trained folder of any kind, opened, and its predictions
     demo     the main job, start to end, and its data

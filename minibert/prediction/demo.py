@@ -27,7 +27,7 @@ from minibert.prediction.frozen import new_head
 from minibert.storage import hub
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import check_classes
-from minibert.tasks.metrics import Evaluation, accuracy_text, compare, confusion_table
+from minibert.tasks.metrics import Evaluation, accuracy_text, confusion_table, evaluate
 from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.files import atomic_write, user_path
@@ -137,7 +137,7 @@ def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Ev
         vectors, labels, test_size=0.25, random_state=0, stratify=labels
     )
     head = new_head().fit(x_train, y_train)
-    return head, compare(y_test, head.predict(x_test).tolist(), in_order(labels))
+    return head, evaluate(y_test, head.predict(x_test).tolist(), in_order(labels))
 
 
 def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, str]) -> Figures:

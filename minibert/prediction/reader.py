@@ -18,7 +18,7 @@ from typing import Any
 from minibert.checkpoints.load import has_head, head_of, load
 from minibert.heads import Head, MaskedLM
 from minibert.prediction.frozen import CLASSIFIER_FILE, Classifier
-from minibert.prediction.outputs import outputs
+from minibert.prediction.logits import predict_logits
 from minibert.storage import hub
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Task
@@ -108,7 +108,7 @@ class Reader:
 
     def decoded(self, encoded: Encoded, data: Any) -> list[Any]:
         """One prediction for each row of the data, from its examples."""
-        logits = outputs(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
+        logits = predict_logits(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
         return self.task.decode(logits, encoded, data, self.labels)
 
     def measure(self, data: Any) -> Measure:

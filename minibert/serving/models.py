@@ -22,7 +22,7 @@ from starlette.requests import Request
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.prediction.frozen import Classifier
-from minibert.prediction.outputs import outputs
+from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader, open_reader
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
@@ -296,7 +296,7 @@ class TaskLabels(Model):
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
         """What `minibert.predict` says of each."""
         reader, found = self.reader, []
-        logits = iter(outputs(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
+        logits = iter(predict_logits(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
         for data, encoded in items:
             answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
             found += reader.task.as_dicts(answers, data)

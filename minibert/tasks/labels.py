@@ -111,7 +111,7 @@ class SingleLabel:
     def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
         """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
         predicted = [one["label"] for one in found]
-        evaluation = metrics.compare(true, predicted, labels)
+        evaluation = metrics.evaluate(true, predicted, labels)
         [(usual, rows)], accuracy = Counter(true).most_common(1), evaluation.accuracy
         figures = asdict(evaluation) | {"majority": rows / len(true), "degenerate": accuracy == rows / len(true)}
         lines = [

@@ -49,7 +49,7 @@ class Evaluation:
     confusion: list[list[int]]  # [true class][predicted class], in the order of labels
 
 
-def compare(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
+def evaluate(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
     """Accuracy, scores by class and confusion matrix; warns where all predictions are the same class."""
     warn_if_constant(predicted)
     _, classes = class_scores([{label} for label in true], [{label} for label in predicted], labels)

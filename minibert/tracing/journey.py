@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
 from minibert.prediction.frozen import Classifier
-from minibert.prediction.outputs import outputs
+from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.masked_text import Guess
@@ -329,7 +329,7 @@ def mask_in_turn(
         found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
     else:
         encoded = Encoded([Example(row, [0] * len(row)) for row in rows])
-        answers = classifier.task.decode(outputs(classifier.model, encoded), encoded, None, classifier.labels)
+        answers = classifier.task.decode(predict_logits(classifier.model, encoded), encoded, None, classifier.labels)
         found = np.array([list(answer["probabilities"].values()) for answer in answers])
     whole, *without = found[:, found[0].argmax()].tolist()
     return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]

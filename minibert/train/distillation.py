@@ -47,7 +47,7 @@ from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
 from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch
-from minibert.prediction.outputs import outputs
+from minibert.prediction.logits import predict_logits
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
 from minibert.pretraining_heads import TokenPrediction
 from minibert.storage import hub
@@ -282,7 +282,7 @@ class DistillClassifierRun(FinetuneRun):
     @cached_property
     def soft_labels(self) -> Tensor:
         """The teacher's logits of each text, (N,K), computed once; `labels` are in its order."""
-        return torch.from_numpy(np.stack(outputs(self.teacher, self.encoded, self.settings.precision)))
+        return torch.from_numpy(np.stack(predict_logits(self.teacher, self.encoded, self.settings.precision)))
 
     def new_model(self) -> Head:
         """The student before training, with a fresh classifier."""

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.heads import Head
-from minibert.prediction.outputs import States, can_be_kept, outputs
+from minibert.prediction.logits import States, can_be_kept, predict_logits
 from minibert.prediction.packed import OutputFunction, packed_output
 from minibert.prediction.reader import Reader
 from minibert.storage import hub
@@ -189,7 +189,10 @@ class FinetuneRun(Run):
         """The predictions for dev; states: of its encoder, where that is frozen."""
         task, encoded = self.task, self.held_out
         assert encoded is not None
-        logits = states.logits(model) if states else outputs(model, encoded, self.settings.precision, task.reduce)
+        if states:
+            logits = states.logits(model)
+        else:
+            logits = predict_logits(model, encoded, self.settings.precision, task.reduce)
         return task.decode(logits, encoded, self.dev, self.labels)
 
     def measure(self, model: Head, states: States | None = None) -> Measure:

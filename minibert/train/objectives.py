@@ -27,7 +27,7 @@ from minibert.inputs import IGNORED, inference, unchecked
 from minibert.losses import token_cross_entropy
 from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch
-from minibert.prediction.outputs import batches_by_length
+from minibert.prediction.logits import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
 from minibert.train.loop import readable_output

@@ -126,7 +126,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_no_file(tmp_path: Path, m
             export("no such checkpoint", tmp_path / out)
     graph = SimpleNamespace(inputs=[], outputs=[])
     program = SimpleNamespace(model=SimpleNamespace(graph=graph), save=lambda path: Path(path).write_bytes(b""))
-    monkeypatch.setattr(export_module, "compare", lambda wrapped, file: 1e-3)
+    monkeypatch.setattr(export_module, "largest_difference", lambda wrapped, file: 1e-3)
     monkeypatch.setattr(torch.onnx, "export", lambda *given, **more: program)
     minibert.save(small("bert"), tmp_path / "checkpoint")
     with pytest.raises(RuntimeError, match=r"differs from the model by 0\.001, limit 3e-05"):

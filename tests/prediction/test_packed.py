@@ -26,7 +26,7 @@ from minibert.inputs import IGNORED
 from minibert.model import Embeddings
 from minibert.prediction import packed
 from minibert.prediction.collate import ExampleBatch
-from minibert.prediction.outputs import States, can_be_kept, outputs, states_of
+from minibert.prediction.logits import States, can_be_kept, predict_logits, states_of
 from minibert.tasks.base import Encoded, Example
 from minibert.train import finetune, finetuning
 from minibert.train.loop import packed_loss, readable_loss, set_train_mode
@@ -265,7 +265,7 @@ def test_the_logits_of_each_example_are_the_readable_models(
 ) -> None:
     made = model(family, head).train()
     rows = examples(head, lengths_of(15), family=family)
-    found = outputs(
+    found = predict_logits(
         made, Encoded(rows, CHOICES if head == "multiple-choice" else 0), batch_tokens=40
     )  # several batches
     assert made.training
@@ -278,10 +278,10 @@ def test_the_logits_of_each_example_are_the_readable_models(
 def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., Head]) -> None:
     head = "sequence-classification"
     made, rows = model(BERT, head), Encoded(examples(head, lengths_of(9)))
-    for one, other in zip(outputs(made, rows, "bfloat16"), outputs(made, rows), strict=True):
+    for one, other in zip(predict_logits(made, rows, "bfloat16"), predict_logits(made, rows), strict=True):
         assert one.dtype == "float32"
         assert 0 < abs(one - other).max() < 0.1
-    assert outputs(made, Encoded([])) == []
+    assert predict_logits(made, Encoded([])) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(
 ) -> None:
     made, batch = finetuning.freeze(model(family, head), "encoder"), batch_of(head, LENGTHS)
     states = States.of(made, encoded(head))
-    for kept, computed in zip(states.logits(made), outputs(made, encoded(head)), strict=True):
+    for kept, computed in zip(states.logits(made), predict_logits(made, encoded(head)), strict=True):
         assert kept.shape == computed.shape
         assert abs(kept - computed).max() <= CLOSE
     found = []
@@ -326,7 +326,7 @@ def test_only_constant_states_that_fit_into_memory_are_kept(
         assert not can_be_kept(finetuning.freeze(model(BERT, head), "encoder"), encoded(head)), head
     made = finetuning.freeze(model(BERT, "token-classification"), "encoder")
     assert can_be_kept(made, encoded("token-classification"))
-    monkeypatch.setattr("minibert.prediction.outputs.MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
+    monkeypatch.setattr("minibert.prediction.logits.MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
     assert not can_be_kept(made, encoded("token-classification"))
 
 
@@ -342,6 +342,6 @@ def test_a_frozen_encoder_reads_each_text_once(
         return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
-    monkeypatch.setattr("minibert.prediction.outputs.states_of", counting(states_of))
+    monkeypatch.setattr("minibert.prediction.logits.states_of", counting(states_of))
     finetune("classify", *labelled(20), model=checkpoint, freeze=what, epochs=3, batch_size=8)
     assert sum(read) == 20 * times

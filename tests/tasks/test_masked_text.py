@@ -18,7 +18,7 @@ from torch import Tensor
 import minibert
 from minibert.heads import Head
 from minibert.inputs import IGNORED
-from minibert.prediction.outputs import outputs
+from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import open_reader
 from minibert.tasks.base import Example
 from minibert.tasks.masked_text import Corpus, MaskedText, fill_mask, fill_text
@@ -132,7 +132,7 @@ def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corp
         TASK.read(corpus),
     )
     encoded = TASK.encode(data, tokenizer, [], 16)
-    figures = TASK.measure(outputs(model, encoded, keep=TASK.reduce), data, []).figures
+    figures = TASK.measure(predict_logits(model, encoded, keep=TASK.reduce), data, []).figures
     batch = Batches(encoded.examples, 1, 0, tokenizer.pad_id).of_rows(range(len(encoded.examples)))
     labels = batch.labels["labels"]
     with torch.no_grad():
@@ -157,7 +157,7 @@ def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus
             alive.append(len(blocks))
             return keep(logits, example)
 
-        outputs(minibert.load(folders["bert"], head="masked-lm"), encoded, keep=watched, batch_tokens=48)
+        predict_logits(minibert.load(folders["bert"], head="masked-lm"), encoded, keep=watched, batch_tokens=48)
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
@@ -175,7 +175,7 @@ def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_te
     )
     encoded = rare.encode(data, minibert.load_tokenizer(folders["bert"]), [], 16)
     with pytest.raises(ValueError, match=r"the loss on dev\.txt is -?0.0, over 0 masked tokens: too little text"):
-        TASK.measure(outputs(model, encoded, keep=rare.reduce), data, [])
+        TASK.measure(predict_logits(model, encoded, keep=rare.reduce), data, [])
     before = [parameter.clone() for parameter in model.parameters()]
     assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=2)).curve == [0.0, 0.0]
     assert_equal(list(model.parameters()), before)

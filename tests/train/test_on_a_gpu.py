@@ -24,7 +24,7 @@ from minibert.inputs import unchecked
 from minibert.kernels.parts import with_parts
 from minibert.prediction import packed
 from minibert.prediction.collate import ExampleBatch
-from minibert.prediction.outputs import States, outputs
+from minibert.prediction.logits import States, predict_logits
 from minibert.prediction.packed import Group
 from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
@@ -185,11 +185,11 @@ def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
 def test_evaluation_waits_once_a_batch(model: Callable[..., Any]) -> None:
     rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
     made = model(BERT, "sequence-classification")
-    expected = outputs(made, rows)
+    expected = predict_logits(made, rows)
     with emulated_device() as gpu:
         made.to("gpu")
         gpu.reset()
-        found = outputs(made, rows, batch_tokens=2 * WIDTH)
+        found = predict_logits(made, rows, batch_tokens=2 * WIDTH)
         assert len(gpu.waits) == 2
     for ours, theirs in zip(found, expected, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
@@ -198,7 +198,7 @@ def test_evaluation_waits_once_a_batch(model: Callable[..., Any]) -> None:
 def test_evaluation_of_a_frozen_encoder_waits_once(model: Callable[..., Any]) -> None:
     rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
     made = model(BERT, "sequence-classification")
-    expected = outputs(made, rows)
+    expected = predict_logits(made, rows)
     with emulated_device() as gpu:
         states = States.of(made.to("gpu"), rows)
         gpu.reset()

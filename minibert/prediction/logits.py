@@ -28,7 +28,7 @@ from minibert.utils.printing import progress_bar
 MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch
 
 
-def outputs(
+def predict_logits(
     model: Head,
     encoded: Encoded,
     precision: str = "float32",
@@ -118,7 +118,7 @@ class States:
         return model.read(self.encoded(numbers), **more)
 
     def logits(self, model: Head) -> list[Logits]:
-        """The logits of each example, in order; see `outputs`."""
+        """The logits of each example, in order; see `predict_logits`."""
         with inference(model):
             found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.hidden)))
             return as_arrays([logits.float() for logits in found])
