@@ -194,7 +194,7 @@ def test_everything_else_takes_it(folder: Path) -> None:
     for recipe in (minibert.Recipe(), minibert.Recipe(pooling="mean", layers=(0, 1, 2, 3))):
         assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
     with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
-        engine.vectors([list(range(18))], minibert.Recipe())
+        engine.vectors([list(range(18))])
     assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3, 3, 3]

@@ -55,7 +55,7 @@ PRODUCT_SECONDS = 0.5
 FLOAT32 = ("minibert-float32", "transformers-sorted")
 OURS = """
 import sys, time, minibert
-vector = minibert.embed(sys.argv[1], sys.argv[2], device=sys.argv[3])
+vector = minibert.embed(sys.argv[1], sys.argv[2], device=sys.argv[3], pooling="cls")
 print(time.time())
 """
 THEIRS = """

@@ -31,8 +31,9 @@ def load_ours(context: Context, precision: str) -> Loaded:
     from minibert.vectors.embedder import Embedder, embed  # here: other runtimes do not need its libraries
     from minibert.vectors.recipe import Recipe
 
-    route = Embedder(context.folder, Recipe(precision=precision), context.device).engine.kernels
-    return partial(embed, model=context.folder, precision=precision, device=context.device), route
+    recipe = Recipe("cls", precision=precision)
+    route = Embedder(context.folder, recipe, context.device).engine.kernels
+    return partial(embed, model=context.folder, recipe=recipe, device=context.device), route
 
 
 def load_transformers(

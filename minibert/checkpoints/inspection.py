@@ -63,7 +63,7 @@ def stated_vectors(folder: Path) -> str | None:
         stated = read_stated(folder)
     except (ValueError, TypeError, FileNotFoundError) as error:
         return str(error)
-    return None if stated is None else f"{stated}, which --pooling auto follows"
+    return None if stated is None else f"{stated}, which pooling auto follows"
 
 
 def trained(weight: Tensor, bias: Tensor) -> Figures:

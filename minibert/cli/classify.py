@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from minibert.cli.shared import (
     add_data,
     add_features,
     add_overwrite,
-    features_settings,
     read_options,
 )
 from minibert.utils.files import regular, user_path
 from minibert.utils.outputs import atomic_folder, check_output
+from minibert.vectors.recipe import Recipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,8 @@ def run(args: Arguments) -> Figures:
     task = read_options(args, Classification)
     rows = task.read(args.data)
     begin = time.perf_counter()
-    settings = features_settings(args, missing="empty" if task.missing == "empty" else "error")
+    recipe = read_options(args, Recipe, missing="empty" if task.missing == "empty" else "error")
+    settings = asdict(recipe) | {"model": args.model, "device": args.device}
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
     vectors = None if args.features is None else read_vectors(user_path(args.features))

@@ -10,7 +10,7 @@ from minibert.cli.shared import (
     add_features,
     add_options,
     add_overwrite,
-    features_settings,
+    read_options,
     standard_input,
 )
 from minibert.tables.formats import FileSettings
@@ -81,6 +81,7 @@ def embed_one(args: Arguments) -> Figures:
     written = embed_file(
         args.input,
         args.out,
+        args.model,
         column=args.column,
         column2=args.column2,
         format=args.format,
@@ -89,7 +90,8 @@ def embed_one(args: Arguments) -> Figures:
         dtype=args.dtype,
         restart=args.restart,
         overwrite=args.overwrite,
-        **features_settings(args),
+        recipe=read_options(args, Recipe),
+        device=args.device,
     )
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
     print(f"{printable(str(args.out))}: {written.shape} {written.dtype}{before}; {written.description}")
@@ -108,6 +110,7 @@ def embed_many(args: Arguments) -> Figures:
     done = embed_shards(
         args.input,
         args.out,
+        args.model,
         text=args.column,
         pair=args.column2,
         format=args.format,
@@ -116,7 +119,8 @@ def embed_many(args: Arguments) -> Figures:
         workers=args.workers,
         keep_order=args.keep_order,
         restart=args.restart or args.overwrite,
-        **features_settings(args),
+        recipe=read_options(args, Recipe),
+        device=args.device,
     )
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
     print(f"{printable(done.out)}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")

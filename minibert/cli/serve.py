@@ -18,7 +18,7 @@ API_KEY = "MINIBERT_API_KEY"
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
-    add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"), pooling="auto")
+    add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"))
     add_options(parser, ServerSettings)
 
 

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, BinaryIO, TypeVar
 
 from minibert.tasks import TASKS
@@ -146,11 +146,6 @@ def masked_lm(args: Arguments) -> str:
         args.model = find_masked_lm()
         note(f"computed by {args.model}; --model names another")
     return str(args.model)
-
-
-def features_settings(args: Arguments, **more: Any) -> dict[str, Any]:
-    """The options of add_features and `more`, as keyword arguments of TextFeatures. Raises what Recipe raises."""
-    return {"model": args.model, "device": args.device, **asdict(read_options(args, Recipe, **more))}
 
 
 def standard_input() -> BinaryIO:

@@ -88,7 +88,7 @@ def demo(
     print(block("weights", f"{source.name}, from {source.origin}", why))
     figures["data"] = show_data(reviews, labels)
     figures |= show_tokens(load_tokenizer(source.folder), texts)
-    features = TextFeatures(str(source.folder), normalize=False).fit(texts)  # [CLS] as it is, as in the tutorial
+    features = TextFeatures(str(source.folder), pooling="cls").fit(texts)  # as in the tutorial
     before = time.perf_counter()
     vectors = features.transform(texts)
     seconds = {"encode": round(time.perf_counter() - before, 3)}
@@ -164,7 +164,7 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
         return None
     if stated is None or stated.pooling == "cls":
         return None
-    _, found = learn(embed(texts, model=folder, pooling="auto"), labels)
+    _, found = learn(embed(texts, model=folder), labels)
     text = (
         f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
         f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial takes"

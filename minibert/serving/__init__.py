@@ -13,9 +13,8 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
                           of the model's tokenizer, with [CLS] and [SEP]: ids without them are refused, because they
                           are mostly tiktoken's (langchain's OpenAIEmbeddings sends texts with
                           check_embedding_ctx_length=False). encoding_format: "float", or "base64", float32 in little
-                          endian. Vectors are those of `minibert.embed` with pooling="auto", unless --pooling says
-                          otherwise; of vectors of length 1 `dimensions` gives the first numbers, of length 1 again
-                          (of others it is refused; --normalize makes them).
+                          endian. Vectors are those of `minibert.embed`. dimensions: the first numbers of a vector,
+                          scaled to length 1 again; refused where vectors do not have length 1 (--normalize).
     GET /v1/models        the names; GET /v1/models/NAME one of them
     POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
                           probability, probabilities of each; of several labels a text "labels", of a regression

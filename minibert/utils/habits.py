@@ -27,7 +27,7 @@ ATTRIBUTES = {
     "DistilBertTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
     "pipeline": "minibert.predict(folder, texts), of a folder or Hub name with a task head",
     "Trainer": "minibert.train.finetune(task, data, labels, out=folder)",
-    "SentenceTransformer": "minibert.embed(texts, name, pooling='auto')",
+    "SentenceTransformer": "minibert.embed(texts, name)",
     "batch_encode_plus": "tokenizer(texts)",
     "encode_plus": "tokenizer(text)",
     "sequence_ids": "token_type_ids",

@@ -1,6 +1,6 @@
 """Texts to vectors: a checkpoint and a recipe make an Embedder, which is called with texts. `embed` does both at once.
 
-    texts -> ids (tokenizer) -> packed batches of similar length (engine) -> one vector a text, in the texts' order
+    texts -> ids (tokenizer) -> packed batches of similar length (engine) -> one vector per text, in the texts' order
 
 N texts.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 import math
 import os
 from collections.abc import Generator, Iterable, Sequence
@@ -37,15 +36,14 @@ from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
 from minibert.utils.habits import Habits
-from minibert.utils.printing import MOST, brief, cut, progress_bar
+from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
-log = logging.getLogger("minibert")
-GPU_TEXTS = 32768  # in a chunk on a GPU, whose batches are large; the pipeline of batches ends with each chunk
-SAMPLES = 32  # texts by which int8 is calibrated
+GPU_TEXTS = 32768  # in a chunk on a GPU: its batches are large, and their pipeline ends with each chunk
+SAMPLES = 32  # texts that calibrate int8
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
 
@@ -55,20 +53,21 @@ def embed(
     model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
     *,
     pairs: object = None,
+    recipe: Recipe = DEFAULT,
     device: str | torch.device = "auto",
     tokenizer: Tokenizer | None = None,
     **settings: Any,
 ) -> Matrix:
-    """Texts to vectors, (N, width) float32, in the order of the texts; one str gives one vector, (width,).
+    """Return the vectors of texts, (N, width) float32, in the order of the texts; of one str one vector, (width,).
 
     texts: list, tuple, 1-D array, Series or generator. pairs: the second text of each, in the same form; both are one
-    row, [CLS] text [SEP] second [SEP], of which the longer one is cut first. model: a Hub name, a folder, or an
-    Encoder, which stays on its device and needs its tokenizer too. device: "auto" is CUDA if there is one, else the
-    CPU. pooling and all after it: the settings of a Recipe; help(minibert.Recipe) describes each.
+    row, [CLS] text [SEP] second [SEP], and the longer one is cut first. model: a Hub name, a folder, or an Encoder,
+    which stays on its device and needs its tokenizer too. device: "auto" is CUDA if there is one, else the CPU.
+    recipe and settings: which vectors; help(minibert.Recipe) describes each setting.
     Raises TypeError for a row that is not a text, naming the row; ValueError for a setting that is not possible, and,
     naming the row, for a vector with NaN or infinity; FileNotFoundError if the checkpoint is not found.
     """
-    embedder = Embedder(model, Recipe(**settings), device, tokenizer)
+    embedder = Embedder(model, recipe, device, tokenizer, **settings)
     if isinstance(texts, str) and (pairs is None or isinstance(pairs, str)):
         return np.asarray(embedder([texts], None if pairs is None else [pairs])[0])
     return embedder(texts, pairs)
@@ -84,24 +83,28 @@ class Chunk:
 
 
 class Embedder(Habits):
-    """One checkpoint and one recipe, called with texts or pairs: `Embedder(name, Recipe(pooling="mean"))(texts)`.
+    """One checkpoint and one recipe, called with texts or pairs: `Embedder(name, pooling="mean")(texts)`.
 
-    model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of
-    the process; an Encoder is used with the weights that it has then: after further training, make a new Embedder.
+    model, recipe, settings, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for
+    all embedders of the process. An Encoder is used with the weights that it has then: after further training, make a
+    new Embedder.
     stats: counts of the last call: how many texts were cut, or read in how many windows.
-    A pickle holds the model's name and hashes, no weights; loaded where the name has other weights or another
-    tokenizer, it refuses them.
+    A pickle holds the model's name and hashes, no weights; where the name has other weights or another tokenizer, the
+    unpickled Embedder refuses them.
     """
 
     stats = TokenStats()
 
+    @with_settings
     def __init__(
         self,
         model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
         recipe: Recipe = DEFAULT,
         device: str | torch.device = "auto",
         tokenizer: Tokenizer | None = None,
+        **settings: Any,
     ) -> None:
+        recipe = replace(recipe, **settings)
         if not isinstance(model, Encoder):
             choose_device(device)
         elif tokenizer is None:
@@ -113,9 +116,11 @@ class Embedder(Habits):
             raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         if tokenizer is not None and recipe.max_length not in (None, tokenizer.max_length):
             raise ValueError(
-                f"max_length is {recipe.max_length}, and that of the tokenizer is {tokenizer.max_length}; leave one out"
+                f"max_length is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
             )
-        self.model, self.given_recipe, self.device = model, recipe, device
+        self.model = model
+        self.given_recipe = recipe
+        self.device = device
         self.given_tokenizer = tokenizer
         self.expected: dict[str, str] | None = None  # the hashes that the checkpoint must have; None: any
 
@@ -123,14 +128,15 @@ class Embedder(Habits):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe with values in place of pooling "auto", which are what the checkpoint's files state.
+        """The recipe with what the checkpoint's files state in place of pooling "auto", or [CLS] without such files.
 
         Raises ValueError for files that state what minibert does not have, FileNotFoundError for no checkpoint.
         """
         given = self.given_recipe
-        if given.pooling != "auto" or isinstance(self.model, Encoder):
+        if given.pooling != "auto":
             return replace(given, normalize=bool(given.normalize))
-        stated = read_stated(hub.locate(os.fspath(self.model)).folder) or Stated("cls", False, None)
+        folder = self.model.source if isinstance(self.model, Encoder) else hub.locate(os.fspath(self.model)).folder
+        stated = (folder and read_stated(folder)) or Stated("cls", False, None)
         return replace(
             given,
             pooling=stated.pooling,
@@ -140,21 +146,18 @@ class Embedder(Habits):
 
     @cached_property
     def checkpoint(self) -> LoadedCheckpoint:
-        """The files of the model, loaded; for a name or a folder."""
+        """The loaded files of a name or a folder."""
         folder = hub.locate(os.fspath(self.model)).folder  # type: ignore[arg-type]  # for an Encoder a TypeError
         return load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that computes. Raises ValueError for other weights or another tokenizer than those of a pickle."""
+        """The engine that computes. Raises ValueError for other weights or another tokenizer than a pickle's."""
         if isinstance(self.model, Encoder):
             if self.recipe.precision == "int8":
                 return Engine(self.model, "int8", samples=samples(self.tokenizer, "int8"))
             return engine_of(self.model, self.recipe.precision)
-        if self.expected is None:
-            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(os.fspath(self.model), self.checkpoint.folder)
-        elif self.hashes != self.expected:
+        if self.expected is not None and self.hashes != self.expected:
             raise ValueError(
                 f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "
                 "put that checkpoint back, or fit again"
@@ -163,15 +166,20 @@ class Embedder(Habits):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that was passed in, else that of the checkpoint, with the max_length of the recipe."""
+        """The tokenizer that was passed in, else the checkpoint's, with the recipe's max_length."""
         return self.given_tokenizer or shared_tokenizer(
             self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length
         )
 
+    @cached_property
+    def layers_and_width(self) -> tuple[tuple[int, ...], int]:
+        """The layers, counted from 0, and the width. Raises ValueError if the model cannot follow this recipe."""
+        return self.recipe.fit_to(self.engine.config, self.engine.encoder.pooler is not None)
+
     @property
     def width(self) -> int:
-        """How many numbers a vector has. Raises ValueError if the model cannot follow this recipe."""
-        return self.recipe.fit_to(self.engine.config, self.engine.encoder.pooler is not None)[1]
+        """The length of a vector. Raises ValueError if the model cannot follow this recipe."""
+        return self.layers_and_width[1]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -180,17 +188,17 @@ class Embedder(Habits):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that determines a vector except its text, as JSON has it; equal identities give equal vectors.
+        """Everything that determines a vector except its text, as JSON has it; equal identities give equal vectors.
 
         Equal up to rounding: another batch, device or kernel sums in another order, a difference of about 1e-6.
         """
-        recipe, engine = self.recipe, self.engine
+        recipe, precision = self.recipe, self.engine.precision
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
             "pooling": recipe.how,
-            "layers": list(recipe.fit_to(engine.config, engine.encoder.pooler is not None)[0]),
+            "layers": list(self.layers_and_width[0]),
             "combine": recipe.combine,
-            "precision": f"int8, {VERSION}" if engine.precision == "int8" else f"torch.{engine.precision}",
+            "precision": f"int8, {VERSION}" if precision == "int8" else f"torch.{precision}",
             "long": recipe.long,
             "stride": recipe.stride,
         }
@@ -202,15 +210,16 @@ class Embedder(Habits):
 
     @property
     def description(self) -> str:
-        """The same with the precision that was really chosen."""
+        """The method with the precision that was really chosen."""
         return f"{self.method}, computed in {self.engine.precision} on {self.engine.device}"
 
     # -- texts to vectors
 
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
-        """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
+        """Return one vector per text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
         rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
-        stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
+        stats = TokenStats()
+        vectors = np.empty((len(rows), self.width), np.float32)
         size = TEXTS if self.engine.device.type == "cpu" else GPU_TEXTS
         several = len(rows) > size
         bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True, show=several)
@@ -224,10 +233,10 @@ class Embedder(Habits):
         return vectors
 
     def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Chunk, None, None]:
-        """Chunks of texts with their ids; `first`: the row of the first text.
+        """Yield chunks of texts with their ids; `first`: the row of the first text.
 
-        One chunk ahead on a GPU: while it computes one, a thread tokenizes the next. On a CPU both would compete for
-        the same cores, and tokenizing takes only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
+        On a GPU a thread tokenizes the next chunk while this one is computed. On a CPU both would compete for the same
+        cores, and tokenizing takes only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
         """
 
         def tokenize(texts: list[TextOrPair]) -> Chunk:
@@ -239,7 +248,7 @@ class Embedder(Habits):
         yield from map(tokenize, texts) if self.engine.device.type == "cpu" else map_ahead(tokenize, texts)
 
     def encode(self, texts: Sequence[TextOrPair], first: int = 0) -> Tokenized:
-        """Texts or pairs as ids; `first`: the row of the first one."""
+        """Return the ids of texts or pairs; `first`: the row of the first one."""
         return self.tokenizer.encode_texts(texts, long=self.recipe.long, stride=self.recipe.stride, first_row=first)
 
     def warn(self, stats: TokenStats) -> None:
@@ -248,7 +257,7 @@ class Embedder(Habits):
         self.tokenizer.warn(stats, self.tokenizer.max_length)
 
     def vectors(self, tokens: Tokenized, rows: Sequence[int] | None = None, *, progress: bool = False) -> Matrix:
-        """The vectors of texts that are ids, (N, width). rows: their rows in the caller's data; None: 0, 1, ...
+        """Return the vectors of tokenized texts, (N, width). rows: their rows in the caller's data; None: 0, 1, ...
 
         Raises ValueError, naming the row, for a vector with NaN or infinity.
         """
@@ -264,7 +273,7 @@ class Embedder(Habits):
         return F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
 
     def float32_cosine(self, tokens: Tokenized) -> float:
-        """The smallest cosine of the vectors to those in float32, of up to COMPARED texts, spread over all of these."""
+        """Return the smallest cosine of the vectors to float32, over up to COMPARED texts spread over all of these."""
         some = tokens.take(range(0, tokens.stats.texts, -(-tokens.stats.texts // COMPARED)))
         model = self.model if isinstance(self.model, Encoder) else load(self.checkpoint.folder)
         exact = copy.copy(self)
@@ -283,9 +292,9 @@ class Embedder(Habits):
 
 
 def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequence[int]) -> Matrix:
-    """One vector for each text, (N, width), from those of its windows, (K, width): their mean, weighted by tokens.
+    """Return one vector per text, (N, width): the mean of its windows' vectors, (K, width), weighted by tokens.
 
-    windows: how many each text has, (N). ids: the tokens of each window, (K). A single window is returned unchanged.
+    windows: their number per text, (N). ids: the tokens of each window, (K). A single window is returned unchanged.
     """
     ends = np.cumsum(windows)
     result: Matrix = vectors[ends - windows]
@@ -305,33 +314,33 @@ Files = tuple[tuple[str, int, int], ...]  # name, size and modification time of 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint ready for use. The encoder itself is not kept: the engine has its weights in a form of its own."""
+    """A checkpoint ready for use. The encoder itself is not kept: the engine holds the weights in its form."""
 
     engine: Engine
     folder: Path
-    files: Files  # at the time when they were read
+    files: Files  # when they were read
 
     @cached_property
     def weights(self) -> str:
-        """sha256 of the weights, computed when it is first used, since that takes a while."""
+        """The sha256 of the weights, computed when first used, since that takes a while."""
         if not set(self.files) <= set(files_in(self.folder)):
-            raise ValueError(f"the files in {self.folder} were changed while they were in use; start again")
+            raise ValueError(f"the files in {self.folder} have changed since they were read; start again")
         return weights_sha256(self.folder)
 
 
 def files_in(folder: Path) -> Files:
-    """The state of a folder, by which a change is recognised."""
+    """Return the state of a folder, which shows whether it changed."""
     return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
 
 
-ENGINES: WeakKeyDictionary[Encoder, tuple[Any, Engine]] = WeakKeyDictionary()  # the last one of each
+ENGINES: WeakKeyDictionary[Encoder, tuple[Any, Engine]] = WeakKeyDictionary()  # the last engine of each
 
 
 def engine_of(encoder: Encoder, precision: str) -> Engine:
     """Return the engine of an encoder in memory, the same one until its weights change.
 
-    Building an engine reads all weights, and so would a comparison. A change is noticed by the addresses and torch's
-    counts of writes; one that torch does not count, through `.data`, by one number of each row and column.
+    Building an engine reads all weights, and so would comparing them. Their addresses and torch's counts of writes show
+    a change; one number per row and column shows a write through `.data`, which torch does not count.
     """
     parameters = list(encoder.parameters())
     if any(one.is_inference() for one in parameters):  # torch does not count their writes
@@ -347,7 +356,7 @@ def engine_of(encoder: Encoder, precision: str) -> Engine:
 
 
 def spread(weights: torch.Tensor) -> torch.Tensor:
-    """Return at least one number of each row and column, in float64."""
+    """Return at least one number per row and column, in float64."""
     step = max(1, min(weights.shape) - 1)
     step = step if math.gcd(step, weights.shape[-1]) == 1 else 1
     return weights.flatten()[::step].double()
@@ -355,36 +364,23 @@ def spread(weights: torch.Tensor) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
 def load_folder(folder: Path, files: Files, device: str, precision: str) -> LoadedCheckpoint:
-    """The checkpoint, loaded once for all of the process; again if the files in its folder have changed."""
+    """Load a checkpoint once per process, and again if the files in its folder have changed."""
     tokenizer = shared_tokenizer(folder, files, None)
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
-    release_memory()  # the memory of the weights before they took the engine's form
+    release_memory()  # of the weights as they were before the engine changed their form
     return LoadedCheckpoint(engine, folder, files)
 
 
 @functools.lru_cache(maxsize=4)
 def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Tokenizer:
-    """The tokenizer of a folder in this state, with this max_length."""
+    """Load the tokenizer of a folder in this state, with this max_length."""
     return load_tokenizer(folder, max_length=max_length)
 
 
-@functools.cache
-def note_stated(model: str, folder: Path) -> None:
-    """Log, once in a process, that the files of a checkpoint state other vectors than those of pooling "cls"."""
-    try:
-        stated = read_stated(folder)
-        if stated is None or (stated.pooling == "cls" and not stated.normalize):
-            return
-        words = f"the files of {model} state {stated}; --pooling auto (pooling='auto') follows them"
-    except (ValueError, OSError) as error:
-        words = str(error)
-    log.warning("minibert: notice: these vectors have pooling cls, the default; %s", cut(words, MOST))
-
-
 def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
-    """The ids of the texts by which int8 is calibrated, reviews that come with minibert; None at other precisions."""
+    """Return the ids of the reviews, shipped with minibert, that calibrate int8; None at other precisions."""
     if precision != "int8":
         return None
     lines = (resources.files("minibert") / "data" / "reviews.tsv").read_text("utf-8").splitlines()[:SAMPLES]

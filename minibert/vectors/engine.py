@@ -39,7 +39,7 @@ from minibert.vectors import calibration
 from minibert.vectors.calibration import Calibration
 from minibert.vectors.fast_encoder import Kernels, fast_embeddings, fast_layer
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
-from minibert.vectors.recipe import DEFAULT, Recipe
+from minibert.vectors.recipe import CLS, Recipe
 
 CPU_TOKENS = 1024  # in a batch on a CPU: the feed-forward values of more do not fit its caches
 
@@ -128,7 +128,7 @@ class Engine:
     def vectors(
         self,
         ids: Sequence[Sequence[int]],
-        recipe: Recipe = DEFAULT,
+        recipe: Recipe = CLS,
         *,
         second: Sequence[int] | None = None,
         places: Sequence[int] | None = None,

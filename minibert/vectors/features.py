@@ -42,7 +42,7 @@ class MemoryRows:
         self.lock = threading.Lock()
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
-        """The rows that are there."""
+        """Return the rows that are there."""
         with self.lock:
             return {key: self.rows[key] for key in keys & self.rows.keys()}
 
@@ -56,16 +56,17 @@ class MemoryRows:
 
 
 class DiskRows:
-    """Rows in one SQLite file in a folder, which any number of processes may use at once; to empty it, delete it.
+    """Rows in one SQLite file in a folder, which any number of processes may use at once; delete it to empty it.
 
     If the file cannot be read or written (no rights, disk full, damaged), one warning says so and nothing is kept.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path, self.usable = user_path(folder) / "rows.sqlite", True
+        self.path = user_path(folder) / "rows.sqlite"
+        self.usable = True
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
-        """The rows that are there."""
+        """Return the rows that are there."""
         command = "SELECT key, vector FROM rows WHERE key = ?"
         return dict(self._run(lambda database: [row for key in keys for row in database.execute(command, (key,))]))
 
@@ -75,13 +76,13 @@ class DiskRows:
             self._run(lambda database: database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", rows.items()))
 
     def _run(self, action: Callable[[sqlite3.Connection], Iterable[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
-        """The result of one transaction, by a connection of its own: none may outlive a fork."""
+        """Return the result of one transaction by a new connection: none may outlive a fork."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=30)) as database, database:  # seconds to wait for a writer
                 database.execute("CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, vector BLOB)")
                 return list(action(database))
-        except (OSError, sqlite3.Error, UnicodeError) as error:  # the last where SQLite's message quotes damaged bytes
+        except (OSError, sqlite3.Error, UnicodeError) as error:  # the last: SQLite's message quotes damaged bytes
             self.usable = False
             warnings.warn(
                 f"the cache {self.path} cannot be used ({error}): vectors are computed and not kept; "
@@ -101,23 +102,23 @@ def is_vector(row: object, width: int) -> bool:
 
 # scikit-learn ships no types.
 class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A column of texts, or two of pairs, to a matrix (N, width) of float32, as a scikit-learn transformer.
+    """A scikit-learn transformer from a column of texts, or two of pairs, to a matrix (N, width) of float32.
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
 
     Texts are a list, an array, a Series, or a frame of one column. Pairs are a data frame or a 2-D array of two columns
-    of texts: the first texts and the second. Of a frame with labels pass the column, frame["text"]: a column that holds
-    numbers, or is called label, is refused, as are three columns.
-    model is a Hub name or a folder, device as for `embed`; the other settings are those of a Recipe. cache: None keeps
-    the last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of
-    them on disk, for every process that uses it. A cached vector may come from another batch or device (a difference
-    of about 1e-6).
+    of texts. From a frame with labels pass only the text column, frame["text"]: a column that holds numbers or is
+    called label is refused, as are three columns.
+    model is a Hub name or a folder, device as for `embed`; the other settings are a Recipe's. cache: None keeps the
+    last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of them on
+    disk, for every process that uses it. A cached vector may come from another batch or device (a difference of about
+    1e-6).
 
     The model is loaded at the first fit, once for all estimators of the process. A pickle holds settings and hashes,
     no weights; it refuses other weights or another tokenizer than it was fitted with.
 
-    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs),
-    recipe_ (with pooling="auto": what the checkpoint's files stated then).
+    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (True for pairs), recipe_
+    (with what the checkpoint's files stated then for pooling "auto").
     After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
@@ -130,21 +131,23 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         cache: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        self.model, self.device, self.cache = model, device, cache
+        self.model = model
+        self.device = device
+        self.cache = cache
         defaults = {one.name: one.default for one in fields(Recipe)}
         refuse_unknown("TextFeatures", settings, defaults, "setting")
         self.__dict__.update(defaults | settings)
 
     @classmethod
     def of(cls, embedder: Embedder, pairs: bool = False) -> Self:
-        """The same vectors as the embedder's, fitted without texts. pairs: of pairs of texts."""
+        """Return features with the embedder's vectors, fitted without texts. pairs: True for pairs of texts."""
         features = cls(embedder.model, device=embedder.device, **asdict(embedder.recipe))  # type: ignore[arg-type]
-        features._learn(embedder, pairs)  # which fails for an Encoder: it has no hashes
+        features._learn(embedder, pairs)  # fails for an Encoder, which has no hashes
         return features
 
     @property
     def recipe(self) -> Recipe:
-        """The settings of the vectors; once fitted, with what the checkpoint's files stated for pooling "auto".
+        """The settings of the vectors; after fit with what the checkpoint's files stated for pooling "auto".
 
         Raises ValueError or TypeError for settings that are not possible.
         """
@@ -153,7 +156,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def fit(self, X: object, y: object = None) -> Self:
         """Check settings, texts and labels, and load the model; nothing is learned and no text is encoded.
 
-        Raises what `embed` raises, and ValueError for labels of another number or NaN among them.
+        Raises what `embed` raises, and ValueError for a different number of labels or NaN among them.
         """
         embedder = Embedder(self.model, self._settings(), self.device)
         rows = self._rows(X)
@@ -164,10 +167,10 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def transform(self, X: object) -> Matrix:
-        """One vector for each text, (N, width) float32, in the order of the texts.
+        """Return one vector per text, (N, width) float32, in the order of the texts.
 
-        Raises NotFittedError before fit, ValueError for another checkpoint than that of fit and for pairs in place of
-        texts or the reverse, and what `embed` raises.
+        Raises NotFittedError before fit; ValueError for another checkpoint than at fit, and for pairs instead of texts
+        or the reverse; and what `embed` raises.
         """
         check_is_fitted(self)
         embedder = Embedder(self.model, self.recipe, self.device)
@@ -207,21 +210,24 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
         tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False  # of numbers; two columns of texts are taken
+        tags.input_tags.two_d_array = False  # of numbers; two columns of texts are pairs
         tags.input_tags.allow_nan = self.missing == "empty"
         tags.transformer_tags.preserves_dtype = []  # text in, float32 out
         return tags
 
     def _settings(self) -> Recipe:
-        """The parameters as a Recipe."""
+        """Return the parameters as a Recipe."""
         return Recipe(**{setting.name: getattr(self, setting.name) for setting in fields(Recipe)})
 
     def _learn(self, embedder: Embedder, pairs: bool) -> None:
         """Set the attributes of a fitted transformer."""
-        self.pairs_, self.recipe_ = pairs, embedder.recipe
-        self.n_features_out_ = self._n_features_out = embedder.width  # the latter for get_feature_names_out
-        self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes["weights"], embedder.hashes["tokenizer"]
+        self.pairs_ = pairs
+        self.recipe_ = embedder.recipe
+        self.n_features_out_ = embedder.width
+        self._n_features_out = embedder.width  # for get_feature_names_out
+        self.weights_sha256_ = embedder.hashes["weights"]
+        self.tokenizer_fingerprint_ = embedder.hashes["tokenizer"]
 
     def _rows(self, X: object) -> Sequence[TextOrPair]:
-        """Texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
+        """Return texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
         return as_texts_or_pairs(*columns_of(X), missing=self.missing)

@@ -1,32 +1,32 @@
-"""Corpora by Ray Data, on many processes and machines; each worker has a model of its own.
+"""Corpora by Ray Data, on many processes and machines; each worker has its own model.
 
-    shards that are not done -> one row of a job each -> a worker embeds it whole (shards.py)
+    unfinished shards -> one row of a Ray job each -> a worker embeds the whole shard (shards.py)
 
-One shard is one row of the job, because that survives everything: if a worker is killed, Ray gives its shard to
-another, and since a shard appears by a rename, nothing is lost or doubled; if the whole run is killed, the finished
-shards are there, and the same call resumes. A pipeline that uses Ray already, for instance to read from s3://, needs
+One shard is one row of the job, because that survives everything. If a worker is killed, Ray gives its shard to
+another, and since a shard appears by a rename, nothing is lost or doubled. If the whole run is killed, the finished
+shards are there, and the same call resumes. A pipeline that already uses Ray, for instance to read from s3://, needs
 only an Embedder, whose pickle is a name and hashes:
 
     embedder = minibert.Embedder("all-MiniLM-L6-v2")
     dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["text"])})
 
-Ray is that of this process if it runs, the cluster of RAY_ADDRESS, or one of this machine, started and stopped here.
-That one listens to this machine alone, under a token of its own, sends no usage statistics and keeps no logs. On a
-cluster, all machines see the same files under the same names, and have minibert and the checkpoint.
+Ray is the one that runs in this process, the cluster of RAY_ADDRESS, or one on this machine, started and stopped here.
+The last listens only to this machine, under its own token, sends no usage statistics and keeps no logs. On a cluster,
+all machines see the same files under the same names, and have minibert and the checkpoint.
 
 The cost of 100 million lines, computed and not measured:
 
-    seconds = lines x tokens a line / (tokens a second of one machine x machines)
+    seconds = lines x tokens per line / (tokens per second of one machine x machines)
 
-Two cores (AMD EPYC, Zen 4) encode 8,940 tokens a second with all-MiniLM-L6-v2 in float32: 47,646 tokens in 5.33 s, of
-2,000 sentences of SST-2, with 23.8 tokens each (`minibert demo`). So 100 million of them take
+Two cores (AMD EPYC, Zen 4) encode 8,940 tokens per second with all-MiniLM-L6-v2 in float32: 47,646 tokens in 5.33 s,
+from 2,000 sentences of SST-2 with 23.8 tokens each (`minibert demo`). So 100 million of them take
 
     machines of two cores    1      10      100
     time                     74 h   7.4 h   44 min
 
 and their vectors 154 GB. On one machine of two cores Ray with two workers was as fast as `minibert embed`: 614 and 621
-rows a second after the start against 608 and 580, in turns, of 20,000 sentences of SST-2 in 12 files.
-More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
+rows per second after the start against 608 and 580, in turns, on 20,000 sentences of SST-2 in 12 files.
+More machines help as long as there are several shards per worker: at the end, all wait for the last shards.
 """
 
 import json
@@ -52,14 +52,14 @@ from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.parts import work_folder
-from minibert.vectors.recipe import Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 from minibert.vectors.shards import Columns, Shard, check_alike, embed_shard, find_shards, finished, read_shard
-from minibert.vectors.stream import Summary, summary
+from minibert.vectors.stream import Summary, counts
 
-ENVIRONMENT = {  # of a Ray that is started here
+ENVIRONMENT = {  # of a Ray started here
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that its servers listen to this machine alone there too
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that its servers listen only to this machine there too
     "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's next default; it warns until then
 }
@@ -71,7 +71,7 @@ class Embedded(Summary):
 
     shards: int
     width: int
-    resumed_shards: int  # done by an earlier run
+    resumed_shards: int  # by an earlier run
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -89,51 +89,81 @@ def embed_shards(
     format: str | None = None,
     delimiter: str | None = None,
     encoding: str = "utf-8",
+    recipe: Recipe = DEFAULT,
     device: str | torch.device = "auto",
     workers: int | None = None,
     keep_order: bool = False,
     restart: bool = False,
     **settings: Any,
 ) -> Embedded:
-    """The shards of a pattern such as "corpus/*.parquet", each with a vector beside its columns, in the folder `out`.
+    """Write the shards of a pattern such as "corpus/*.parquet", each with a vector beside its columns, to `out`.
 
-    out: new, empty, or of an earlier run with the same settings, whose finished shards are kept unless their source has
-    changed; restart=True discards them. Names and order stay; `vector` is a FixedSizeList of float32.
+    out: a folder that is new, empty, or of an earlier run with the same settings, whose finished shards are kept unless
+    their source changed; restart=True discards them. Names and order stay; `vector` is a FixedSizeList of float32.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see tables.formats.FileSettings.
-    workers: models at work at once; None: one for each core, or each GPU; more workers than GPUs share them.
-    keep_order: shards are computed in the order of their names, not the largest first, which ends sooner.
-    model is a Hub name or a folder; settings: those of a Recipe; precision "auto" is that of the worker.
-    device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
+    workers: models at work at once; None: one per core or GPU; more workers than GPUs share them.
+    keep_order: compute shards in the order of their names, not the largest first, which ends sooner.
+    model, recipe, settings: as for embed_stream; precision "auto" is chosen by each worker.
+    device: "auto" is CUDA if the cluster has GPUs, whatever the calling machine has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
     with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
     """
-    folder, recipe = user_path(out), Recipe(**settings)
+    folder = user_path(out)
+    recipe = replace(recipe, **settings)
     columns = Columns(text, pair, format=format, delimiter=delimiter, encoding=encoding, missing=recipe.missing)
     check_place(folder, [model])
     shards = find_shards(os.fspath(pattern), folder)
-    name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
-    on_gpu = str(device).startswith("cuda")  # of the workers: here the model is only identified
-    embedder = Embedder(name, replace(recipe, precision="float32"), "cpu") if on_gpu else Embedder(name, recipe, device)
+    embedder = identified(model, recipe, device)
     check_shards(shards, columns, os.fspath(pattern))
     identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # as requested; see embed_shard
-    with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
+    outputs = [Path(shard.out) for shard in shards]
+    with work_folder(folder.absolute(), identity, restart, outputs):
         done = finished(progress_bar(shards, "verify", unit="shard"), identity)
         resumed = len(done)
         if resumed < len(shards):
             with session():
-                embedder.device = "cuda" if on_gpu else device  # of a worker, to which Ray shows its own GPU alone
+                embedder.device = (
+                    "cuda" if str(device).startswith("cuda") else device
+                )  # Ray shows a worker only its GPU
                 run(shards, done, embedder, columns, identity, workers, keep_order)
-        outputs = {Path(shard.out) for shard in shards}
-        for path in {*folder.absolute().rglob(".*")} - outputs:
-            if path.with_name(final_name(path)) in outputs:  # killed workers were writing it
-                path.unlink()
-    found = summary(out, sum(done.values(), TokenStats()), embedder)
-    found["description"] = f"{embedder.method}, computed in {shards[0].footer['precision'].removeprefix('torch.')}"
-    return Embedded(**found, shards=len(shards), width=embedder.width, resumed_shards=resumed)
+        remove_unfinished(folder.absolute(), outputs)
+    return summary(out, shards, done, resumed, embedder)
+
+
+def identified(model: str | os.PathLike[str], recipe: Recipe, device: str | torch.device) -> Embedder:
+    """Return an embedder that each worker loads and whose hashes it checks; here it needs no GPU."""
+    name = os.path.abspath(model) if os.path.isdir(model) else model
+    if str(device).startswith("cuda"):
+        return Embedder(name, replace(recipe, precision="float32"), "cpu")
+    return Embedder(name, recipe, device)
+
+
+def remove_unfinished(folder: Path, outputs: Sequence[Path]) -> None:
+    """Remove what killed workers were writing."""
+    for path in {*folder.rglob(".*")}.difference(outputs):
+        if path.with_name(final_name(path)) in outputs:
+            path.unlink()
+
+
+def summary(
+    out: str | os.PathLike[str], shards: list[Shard], done: dict[Shard, TokenStats], resumed: int, embedder: Embedder
+) -> Embedded:
+    """Return what was written, after a warning if texts were cut."""
+    stats = sum(done.values(), TokenStats())
+    embedder.warn(stats)
+    precision = shards[0].footer["precision"].removeprefix("torch.")
+    return Embedded(
+        out=str(out),
+        **counts(stats),
+        description=f"{embedder.method}, computed in {precision}",
+        shards=len(shards),
+        width=embedder.width,
+        resumed_shards=resumed,
+    )
 
 
 def check_shards(shards: Sequence[Shard], columns: Columns, pattern: str) -> None:
-    """Raise ValueError for a shard that cannot be read, see read_shard, and if none has a text."""
+    """Raise ValueError for a shard that cannot be read (see read_shard), and if none has a text."""
     any_text = False
     for shard in progress_bar(shards, "check", unit="shard"):
         chunks = read_shard(shard.source, columns)
@@ -158,9 +188,8 @@ def run(
     left = [shard for shard in shards if shard not in done]
     order = left if keep_order else sorted(left, key=lambda shard: -os.path.getsize(shard.source))
     count, threads, resources = share_of_cluster(embedder.device, workers, len(left))
-    rows = data.from_items([asdict(shard) for shard in order], override_num_blocks=len(order)).map_batches(
+    rows = data.from_items([asdict(shard) for shard in order], override_num_blocks=len(order)).map(
         ShardWorker,
-        batch_size=1,
         fn_constructor_args=(embedder, columns, settings, threads),
         compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=1),
         **resources,
@@ -189,28 +218,25 @@ def add_row(done: dict[Shard, TokenStats], row: dict[str, str]) -> None:
 
 
 class ShardWorker:
-    """A process with a model of its own, called with one shard at a time."""
+    """A process with its own model, called with one shard at a time."""
 
     def __init__(self, embedder: Embedder, columns: Columns, settings: dict[str, Any], threads: int) -> None:
-        torch.set_num_threads(threads)  # which OMP_NUM_THREADS, which Ray sets, does not limit
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # those of the tokenizers library
-        # With the precision that is requested: the machine that calls may have identified the model in another one.
+        torch.set_num_threads(threads)  # OMP_NUM_THREADS, which Ray sets, does not limit them
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers library
+        # The requested precision: the calling machine may have identified the model in another one.
         embedder.recipe = replace(embedder.recipe, precision=settings["precision"])
-        self.embedder, self.columns, self.settings = embedder, columns, settings
+        self.embedder = embedder
+        self.columns = columns
+        self.settings = settings
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Embed a shard and add its stats, or the error: raised, it would be pages of Ray's text."""
-        shard, stats, error = Shard(str(batch["source"][0]), str(batch["out"][0])), TokenStats(), ""
+    def __call__(self, row: dict[str, str]) -> dict[str, str]:
+        """Embed a shard and add its stats, or the error: Ray would turn a raised one into pages of text."""
+        stats, error = TokenStats(), ""
         try:
-            stats = embed_shard(shard, self.columns, self.embedder, self.settings)
+            stats = embed_shard(Shard(**row), self.columns, self.embedder, self.settings)
         except (ValueError, TypeError, OSError) as caught:
             error = str(caught)
-        return {
-            "source": [shard.source],
-            "out": [shard.out],
-            "stats": [json.dumps(asdict(stats))],
-            "error": [error],
-        }
+        return row | {"stats": json.dumps(asdict(stats)), "error": error}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -219,7 +245,7 @@ class ShardWorker:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Ray while it is needed: one that runs in this process, the cluster of RAY_ADDRESS, or one of its own."""
+    """Provide Ray: the one that runs in this process, the cluster of RAY_ADDRESS, or a new one on this machine."""
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         yield
         return
@@ -227,7 +253,7 @@ def session() -> Iterator[None]:
     variables = ENVIRONMENT | {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if local else {}
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
-    # Ray opens its folder to all users, so it lies in one for this user alone; names of sockets must be short.
+    # Ray opens its folder to all users, so it gets one in a private folder; names of sockets must be short.
     short = "/tmp" if os.path.isdir("/tmp") else None
     terminate = signal.getsignal(signal.SIGTERM)
     with tempfile.TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as private:
@@ -236,20 +262,20 @@ def session() -> Iterator[None]:
         own: dict[str, Any] = {
             "address": "local",
             "include_dashboard": False,
-            "object_store_memory": 2**28,  # bytes, shared by Ray's processes: names pass through it, texts do not
+            "object_store_memory": 2**28,  # bytes, shared by Ray's processes: only names pass through it, no texts
             "_temp_dir": f"{private}/r",
         }
         try:
-            for last in (False, False, True):  # Ray gives its parts 15 seconds: too little on a busy machine
+            for last in (False, False, True):  # its parts have 15 seconds, too little on a busy machine
                 try:
                     with silent():  # Ray reports even that its log level was set
                         ray.init(**own if local else {}, log_to_driver=False, logging_level=logging.ERROR)
                     break
-                except Exception as error:  # Ray has no class for this
+                except Exception as error:  # Ray has no class of its own for this
                     if last:
                         raise RuntimeError(f"Ray did not start: {error}; if the machine is busy, try later") from error
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, terminate)  # Ray's handler ends the process without a word
+                signal.signal(signal.SIGTERM, terminate)  # Ray's handler ends the process silently
             import ray.data  # which sets up its logger
 
             logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -262,7 +288,7 @@ def session() -> Iterator[None]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Discard what this process writes to standard error, that of its C++ libraries included."""
+    """Discard what this process and its C++ libraries write to standard error."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -276,11 +302,11 @@ def silent() -> Iterator[None]:
 def share_of_cluster(
     device: str | torch.device, workers: int | None = None, most: int | None = None
 ) -> tuple[int, int, dict[str, Any]]:
-    """How many workers there are, how many threads each computes with, and the resources it requests from Ray.
+    """Return the number of workers, the threads of each, and the resources that each requests from Ray.
 
-    One worker for each core or GPU of the cluster, at most `most`, which then have more threads; more workers than GPUs
-    share them. Together they request one core less than each machine has: if actors reserve all, nothing is left for
-    the tasks that read, and Ray waits forever. Raises ValueError for more workers than cores, and for no GPU.
+    There is one worker per core or GPU of the cluster, or `most` workers with more threads; more workers than GPUs
+    share them. Together they request one core less than each machine has: if actors reserved all, no core would be left
+    for the tasks that read, and Ray would wait forever. Raises ValueError for more workers than cores, and for no GPU.
     """
     import ray
 

@@ -18,7 +18,7 @@ from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder
 from minibert.utils.device import batch_tokens_on
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
-from minibert.vectors.recipe import DEFAULT, Recipe
+from minibert.vectors.recipe import CLS, Recipe
 
 Matrix = NDArray[np.float32]
 
@@ -26,7 +26,7 @@ Matrix = NDArray[np.float32]
 def readable_vectors(
     encoder: Encoder,
     ids: Sequence[Sequence[int]],
-    recipe: Recipe = DEFAULT,
+    recipe: Recipe = CLS,
     *,
     second: Sequence[int] | None = None,
 ) -> Matrix:

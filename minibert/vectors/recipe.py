@@ -1,6 +1,7 @@
-"""A Recipe: which vector a text gets. Its settings are written and checked here alone; nothing is loaded for that.
+"""A Recipe: which vector a text gets. Its settings are written and checked here only; that loads no model.
 
-Every function that makes vectors takes a Recipe, or its settings as keyword arguments. L layers, D hidden size.
+Every function that makes vectors takes a Recipe; the public ones also take its settings as keyword arguments.
+L layers, D hidden size.
 """
 
 from __future__ import annotations
@@ -25,33 +26,32 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class Recipe(Settings):
     """Which vector a text gets, and how it is computed.
 
-    pooling: how the vectors of a text's tokens become one: that of [CLS] ("cls"), their "mean" or "max" (over all
-    tokens including [CLS] and [SEP], never padding), or the "pooler", which reads [CLS] of the last layer.
+    pooling: how the vectors of a text's tokens become one. "cls" takes the vector of [CLS]; "mean" and "max" pool all
+    tokens, including [CLS] and [SEP], never padding; "pooler" reads [CLS] of the last layer. "auto" follows the
+    sentence-transformers files beside the checkpoint (modules.json and the files it names), which state pooling,
+    normalize and max_length; an explicit normalize or max_length counts first. Without these files it is "cls".
     layers: one or several of -L-1 to L, as in hidden_states: 0 is the embeddings, -1 the last layer. Each is pooled.
-    combine: of several layers "concat" (width k D for k layers), "sum" or "mean" (width D).
+    combine: several layers by "concat" (width k D for k layers), "sum" or "mean" (width D).
     precision: "float32"; "bfloat16" if the hardware multiplies it (else a warning, and float32); "float16" on CUDA;
     "auto", the fastest of these that keeps a cosine above 0.9999 to float32; "int8" on a CPU with VNNI or AMX (else a
-    warning, and bfloat16): twice as fast, at a cosine of about 0.999. On a GPU take "auto": its bfloat16 products are
+    warning, and bfloat16): twice as fast, at a cosine of about 0.999. On a GPU use "auto": its bfloat16 products are
     about ten times as fast as float32.
-    long: a text over the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in "windows" of
-    max_length tokens, whose vectors are averaged, each weighted by its number of text tokens.
+    long: a text longer than the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in
+    "windows" of max_length tokens, whose vectors are averaged, weighted by their number of text tokens.
     stride: text tokens from the start of one window to the next; None: half a window.
     truncation: the older name of `long`: "error" turns "cut" into "error", "warn" leaves it to `long`.
-    missing: None and NaN are refused ("error") or treated as empty texts ("empty").
+    missing: None and NaN are refused ("error") or read as empty texts ("empty").
     batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory. None: 4,096 on a
     CPU, 16,384 on MPS, 65,536 on CUDA.
-    normalize: True gives vectors of length 1, False leaves them as they are, None is False.
-    max_length: the tokens of a text, special tokens included; None: 512, or fewer if the tokenizer or the model has
-    fewer.
-    pooling "auto" follows the files of sentence-transformers beside the checkpoint (modules.json and those it names):
-    pooling, max_length, and normalize, unless max_length or normalize is given. Without these files it is "cls". With
-    "cls", normalize=None, and files that state something else, one line in the log says so, once in a process.
+    normalize: True scales vectors to length 1, False leaves them as they are, None does what pooling "auto" finds.
+    max_length: the maximum number of tokens in a text, including special tokens; None: 512, or fewer if the tokenizer
+    or the model has fewer.
     Raises ValueError for a value out of range and for settings that contradict each other, TypeError for layers,
     stride, batch_tokens or max_length that are not integers and for normalize that is not a bool.
     """
 
     pooling: str = setting(
-        "cls", "auto: as the checkpoint's files state; {choices}", choices=(*POOLINGS, "auto"), metavar="HOW"
+        "auto", "{choices}; auto: as the checkpoint's files state, else cls", choices=(*POOLINGS, "auto"), metavar="HOW"
     )
     layers: int | Sequence[int] = setting(  # kept as a tuple
         (-1,), "0: embeddings, -1: last; several: -4,-3,-2,-1", metavar="N,N", parse=integers
@@ -75,7 +75,7 @@ class Recipe(Settings):
     )
     missing: str = setting("error", "missing texts: {choices}", choices=("error", "empty"), metavar="HOW")
     batch_tokens: int | None = setting(None, "tokens in a batch (4096; MPS 16384, CUDA 65536)", minimum=1)
-    normalize: bool | None = setting(None, "vectors of length 1 (no; with --pooling auto as stated)")
+    normalize: bool | None = setting(None, "scale vectors to length 1 (no; with --pooling auto as stated)")
     max_length: int | None = setting(
         None, "tokens of a text (512, or fewer by the tokenizer; with --pooling auto as stated)", minimum=1
     )
@@ -94,20 +94,17 @@ class Recipe(Settings):
 
     @property
     def how(self) -> str:
-        """The pooling, and whether vectors have length 1: "mean, normalized"."""
+        """The pooling, and whether vectors have length 1, such as "mean, normalized"."""
         return self.pooling + ", normalized" * bool(self.normalize)
 
     def fit_to(self, config: Config, has_pooler: bool) -> tuple[tuple[int, ...], int]:
-        """The layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k concatenated.
+        """Return the layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k layers.
 
-        Raises ValueError for a layer that this model does not have, for the pooler of a model without one or of
-        another layer than the last, and for pooling "auto", which an Embedder replaces by what the files state.
+        Raises ValueError for a layer that this model does not have; for the pooler of another layer than the last, or
+        of a model without one; and for pooling "auto", which an Embedder replaces by what the files state.
         """
         if self.pooling == "auto":
-            raise ValueError(
-                "pooling is 'auto', and an Encoder has no files that state how its vectors are made; "
-                "give a Hub name or a folder, or choose pooling= and normalize="
-            )
+            raise ValueError("pooling is 'auto', and only an Embedder reads a checkpoint's files; choose pooling=")
         L, D, requested = len(config.shared_layers), config.hidden_size, as_layers(self.layers)
         wrong = [layer for layer in requested if not -L - 1 <= layer <= L]
         if wrong or not requested:
@@ -118,14 +115,14 @@ class Recipe(Settings):
         layers = tuple(layer % (L + 1) for layer in requested)
         if self.pooling == "pooler" and (not has_pooler or layers != (L,)):
             raise ValueError(
-                f"pooling is 'pooler' with layers {list(requested)}; it reads the last layer alone, (-1,), and this "
+                f"pooling is 'pooler' with layers {list(requested)}; it reads only the last layer, (-1,), and this "
                 f"checkpoint has {'a' if has_pooler else 'no'} pooler"
             )
         return layers, D * len(layers) if self.combine == "concat" else D
 
 
 def as_layers(layers: object) -> tuple[int, ...]:
-    """One layer or several as a tuple. Raises TypeError for anything but integers in an order."""
+    """Return one layer or several as a tuple. Raises TypeError for anything but integers in an order."""
     several = layers if isinstance(layers, Iterable) and not isinstance(layers, Set) else [layers]
     try:
         return tuple(map(operator.index, several))
@@ -134,6 +131,7 @@ def as_layers(layers: object) -> tuple[int, ...]:
 
 
 DEFAULT = Recipe()
+CLS = Recipe("cls")
 
 
 def with_settings(function: Function) -> Function:

@@ -1,8 +1,8 @@
 """A stream of texts to a .npy file: memory stays flat however many there are, and a kill loses one part of the work.
 
-    texts -> chunks of a few thousand -> ids -> engine -> a part on disk for each chunk -> joined as vectors.npy
+    texts -> chunks of a few thousand -> ids -> engine -> a part on disk per chunk -> joined as vectors.npy
 
-The same call resumes an interrupted one (parts.py). The texts alone determine where a part ends, so both ways give the
+The same call resumes an interrupted one (parts.py). Only the texts determine where a part ends, so both ways give the
 same bits. Joining needs disk space for the vectors twice.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from glob import has_magic
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -29,22 +30,22 @@ from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.embedder import Chunk, Embedder
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.readable import Matrix
-from minibert.vectors.recipe import Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
 DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What was embedded, in numbers."""
+    """What was embedded."""
 
     out: str
     rows: int
-    tokens: int  # of all rows, special tokens included
-    truncated: int  # texts that were too long and lost their ends
+    tokens: int  # of all rows, including special tokens
+    truncated: int  # texts that were too long and were cut
     windowed: int  # texts that were too long and were read in several windows
-    windows: int  # these windows
-    description: str  # of how the vectors were made
+    windows: int  # of these texts
+    description: str  # how the vectors were made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,15 @@ class Written(Summary):
     shape: tuple[int, int]
     dtype: str
     resumed_rows: int  # computed by an earlier, interrupted run
-    kernels: str  # that computed them
-    cosine: float | None = None  # the smallest to float32, of some texts computed in int8; None: not measured
+    kernels: str  # how they were computed
+    cosine: float | None = None  # int8: the smallest to float32, of some texts; None: not measured
 
 
-def summary(out: str | os.PathLike[str], stats: TokenStats, embedder: Embedder) -> dict[str, Any]:
-    """The fields of a Summary, after a warning if texts were cut."""
-    embedder.warn(stats)
-    counts = {name: getattr(stats, name) for name in ("tokens", "truncated", "windowed", "windows")}
-    return {"out": str(out), "rows": stats.texts, **counts, "description": embedder.description}
+def counts(stats: TokenStats) -> dict[str, int]:
+    """Return the counts of a Summary."""
+    return {"rows": stats.texts} | {
+        name: getattr(stats, name) for name in ("tokens", "truncated", "windowed", "windows")
+    }
 
 
 def embed_file(
@@ -75,44 +76,45 @@ def embed_file(
     format: str | None = None,
     delimiter: str | None = None,
     encoding: str = "utf-8",
+    recipe: Recipe = DEFAULT,
     **settings: Any,
 ) -> Written:
-    """One vector for each text of a file of any size, as a numpy file (N, D).
+    """Write one vector per text of a file of any size, as a numpy file (N, D).
 
-    path: a file, - for standard input, or a pattern such as "corpus/*.parquet": the rows are those of all its files,
-    each once, in the order of their names. column: see tables.reading.TextFile. column2: the column of second texts,
-    if the rows are pairs. format, delimiter, encoding: see tables.formats.FileSettings. The other settings, and what
-    happens with `out`: see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
+    path: a file, - for standard input, or a pattern such as "corpus/*.parquet", whose files are read once each, in the
+    order of their names. column: see tables.reading.TextFile. column2: the column of second texts, for rows of pairs.
+    format, delimiter, encoding: see tables.formats.FileSettings. The other arguments: see embed_stream. Raises what
+    those raise, and FileNotFoundError for a pattern without files.
     """
-    texts = TextFiles(
-        path,
+    open_file = partial(
+        TextFile,
         column=column,
         column2=column2,
         format=format,
         delimiter=delimiter,
         encoding=encoding,
-        missing=settings.get("missing", "error"),
+        missing=settings.get("missing", recipe.missing),
     )
-    with closing(texts):
-        return embed_stream(texts, out, model, **settings)
+    with closing(TextFiles(path, open_file)) as texts:
+        return embed_stream(texts, out, model, recipe=recipe, **settings)
 
 
 class TextFiles:
-    """The texts of a file, or of all files that match a pattern, one file after the other; to be iterated once.
+    """The texts of a file, or of all files that match a pattern, one file after the other; iterated once.
 
-    Arguments as for tables.reading.TextFile. Raises FileNotFoundError if no file matches, before any text is read what
-    TextFile raises for the first row of a file, and ValueError if none has a text; warns of one among several.
+    open_file: opens a file by its name. Raises FileNotFoundError if no file matches, what open_file raises before any
+    text is read, and ValueError if no file has a text; warns of an empty file among several.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], open_file: Callable[[str], TextFile]) -> None:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
-        self.settings = settings
+        self.open_file = open_file
         for name in self.paths[1:]:
-            with TextFile(name, **settings) as file:
+            with open_file(name) as file:
                 next(file.rows(), None)
-        self.file = TextFile(self.paths[0], **settings)  # the one that is read
+        self.file = open_file(self.paths[0])  # the one that is read
         self.before = 0  # bytes of the files before it
         self.pairs = len(self.file.columns) == 2
         self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
@@ -123,7 +125,7 @@ class TextFiles:
             if name != self.paths[0]:
                 self.before += self.file.position
                 self.close()
-                self.file = TextFile(name, **self.settings)
+                self.file = self.open_file(name)
             rows = iter(self.file)
             first = list(islice(rows, 1))
             empty += not first
@@ -135,7 +137,7 @@ class TextFiles:
 
     @property
     def position(self) -> int:
-        """Bytes read so far."""
+        """The number of bytes read so far."""
         return self.before + self.file.position
 
     def close(self) -> None:
@@ -150,6 +152,7 @@ def embed_stream(
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     *,
     pairs: Iterable[str] | None = None,
+    recipe: Recipe = DEFAULT,
     device: str | torch.device = "auto",
     dtype: str = "float32",
     restart: bool = False,
@@ -157,17 +160,16 @@ def embed_stream(
     part_rows: int = TEXTS,
     **settings: Any,
 ) -> Written:
-    """One vector for each text, in their order, as a numpy file (N, D).
+    """Write one vector per text, in their order, as a numpy file (N, D).
 
-    pairs: a stream of second texts, one for each text.
-    out: a name that ends in .npy; it appears when all is done. Until then OUT.npy.parts holds the parts that are done.
-    A later call resumes them if texts and settings are the same, and refuses them if not; restart=True discards them.
-    overwrite: replace a numpy file that exists; else it is refused before anything is computed.
-    dtype: of the numbers in the file, "float32" or "float16". part_rows: the maximum number of texts in a part.
-    model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
-    Raises what `embed` raises, FileNotFoundError for a folder that does not exist, ValueError for unfinished work of
-    other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`. An
-    interrupt is a KeyboardInterrupt that states how many rows are kept.
+    pairs: a stream of second texts, one per text. model: a Hub name or a folder. recipe, device, settings: as for
+    `embed`. out: a name that ends in .npy, which appears when all is done. Until then OUT.npy.parts holds the finished
+    parts: a later call with the same texts and settings resumes them, and restart=True discards them. overwrite:
+    replace a numpy file that exists. dtype: of the file, "float32" or "float16". part_rows: the most texts in a part.
+    Raises what `embed` raises; FileNotFoundError for a folder that does not exist; ValueError, before anything is
+    computed, for an `out` that exists and for unfinished work with other texts or settings; ValueError for numbers
+    beyond float16; RuntimeError while another process writes `out`. An interrupt is a KeyboardInterrupt that states how
+    many rows are kept.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
@@ -175,20 +177,38 @@ def embed_stream(
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     out = user_path(out)
     check_output(out, overwrite, endings=(".npy",), apart=[model])
-    embedder = Embedder(model, Recipe(**settings), device)
-    are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
-    identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
-    identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
-    rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
+    embedder = Embedder(model, recipe, device, **settings)
     parts = Parts(Path(f"{out}.parts"), embedder.width, dtype)
-    with part_folder(parts, identity, restart):
+    are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
+    rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
+    with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_output(out, overwrite)  # it may have appeared meanwhile
         parts.join(out)
+    return written(parts, out, embedder, computed, cosine)
+
+
+def identity(embedder: Embedder, dtype: str, part_rows: int, pairs: bool) -> dict[str, Any]:
+    """Return the settings that unfinished work must share to be resumed."""
+    return embedder.identity | {
+        "batch_tokens": embedder.recipe.batch_tokens,
+        "part_rows": [part_rows, CHARACTERS],
+        "pairs": pairs,
+        "dtype": dtype,
+        "kernels": embedder.engine.kernels,
+    }
+
+
+def written(parts: Parts, out: Path, embedder: Embedder, computed: int, cosine: float | None) -> Written:
+    """Return what was written, after a warning if texts were cut."""
+    stats = sum(parts.stats.values(), TokenStats())
+    embedder.warn(stats)
     return Written(
-        **summary(out, sum(parts.stats.values(), TokenStats()), embedder),
+        out=str(out),
+        **counts(stats),
+        description=embedder.description,
         shape=(parts.rows, embedder.width),
-        dtype=dtype,
+        dtype=parts.dtype,
         resumed_rows=parts.rows - computed,
         kernels=embedder.engine.kernels,
         cosine=cosine,
@@ -196,7 +216,7 @@ def embed_stream(
 
 
 def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:
-    """Each row as a text or a pair. Raises TypeError or ValueError, naming the row, for anything else."""
+    """Yield each row as a text or a pair. Raises TypeError or ValueError, naming the row, for anything else."""
     for number, row in enumerate(rows):
         texts = [as_text(text, number, missing) for text in (row if pairs else [row])]
         yield (texts[0], texts[1]) if pairs else texts[0]
@@ -205,13 +225,14 @@ def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPa
 def fill(
     parts: Parts, chunks: Iterator[list[TextOrPair]], source: object, embedder: Embedder
 ) -> tuple[int, float | None]:
-    """Compute the parts that are not done. Returns how many rows were computed, and Written.cosine of the first ones.
+    """Compute the parts that are not done. Return how many rows were computed, and the Written.cosine of the first.
 
-    source: the texts before they were chunks; progress is counted in bytes of a file of known size, else in texts.
+    source: the texts before they were chunked; progress counts bytes of a file of known size, else texts.
     """
     file = source if isinstance(source, TextFiles) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
-    computed, cosine = 0, None
+    computed = 0
+    cosine = None
     with progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True) as bar:
         for done, group in groupby(enumerate(chunks), parts.holds):
             if done:
@@ -228,11 +249,11 @@ def fill(
 
 
 def vectors_of(chunk: Chunk, embedder: Embedder, parts: Parts) -> Matrix:
-    """The vectors of a chunk, (n, D). Raises RuntimeError if one of its texts needs more memory than there is."""
+    """Return the vectors of a chunk, (n, D). Raises RuntimeError if a text needs too much memory."""
     try:
         return embedder.vectors(chunk.tokens, chunk.rows)
     except torch.OutOfMemoryError as error:  # with a single text in a batch
         raise RuntimeError(
-            f"no memory for the longest of the texts from row {chunk.rows.start} on; {parts.rows:,} rows are kept, and "
-            f"the same command continues, on a device with more: {error}"
+            f"not enough memory for the longest text from row {chunk.rows.start} on; {parts.rows:,} rows are kept, and "
+            f"the same command continues on a device with more memory: {error}"
         ) from error

@@ -196,7 +196,7 @@ def test_names_of_classes_are_escaped_once(folder):
 
 def test_a_classifier_that_does_not_fit_is_refused(folder):
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
-    classifier, _ = classified(folder, layers=(-2, -1))
+    classifier, _ = classified(folder, pooling="cls", layers=(-2, -1))
     with pytest.raises(ValueError, match="on one text, not on a pair"):
         minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
     classifier.features.layers = (-1,)

@@ -1,4 +1,4 @@
-"""pooling="auto": vectors as the checkpoint's files state them, everywhere that makes vectors."""
+"""pooling="auto", the default: vectors as the checkpoint's files state them, everywhere that makes vectors."""
 
 import pickle
 from pathlib import Path
@@ -15,7 +15,6 @@ import minibert
 from minibert import TextFeatures, embed
 from minibert.prediction.frozen import Classifier, train
 from minibert.utils import device
-from minibert.vectors import embedder as module
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
@@ -51,7 +50,7 @@ def documented(folder: Path, texts: list[str], max_length: int) -> NDArray[Any]:
 def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Path) -> None:
     texts = ["This is an example sentence", "Each sentence is converted", "a long text of words " * 80, ""]
     assert len(minibert.load_tokenizer(minilm)(texts[2]).tokens[0]) > 256
-    assert_close(embed(texts, minilm, pooling="auto"), documented(minilm, texts, 256))
+    assert_close(embed(texts, minilm), documented(minilm, texts, 256))
 
 
 @pytest.mark.parametrize("version", [True, False])
@@ -59,14 +58,14 @@ def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Pa
 def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vectors(
     stated: Path, inner: str, module: str, version: bool, run: Any
 ) -> None:
-    expected, tokens = embed(TEXTS, stated, pooling="auto"), minibert.load_tokenizer(stated).ids(TEXTS)
+    expected, tokens = embed(TEXTS, stated), minibert.load_tokenizer(stated).ids(TEXTS)
     as_before_2021(stated, inner, module)
     if not version:
         (stated / "config.json").unlink()
     for name in (stated, stated / inner):
         assert minibert.load(name).source == stated / inner
         assert minibert.load_tokenizer(name).ids(TEXTS) == tokens
-        assert np.array_equal(embed(TEXTS, name, pooling="auto"), expected)
+        assert np.array_equal(embed(TEXTS, name), expected)
         assert "pooling mean, normalized, at most 12 tokens" in run("inspect", name)
 
 
@@ -75,47 +74,60 @@ def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vector
 def test_auto_is_what_the_files_state(folder: Path, pooling: str, normalize: bool, newer: bool) -> None:
     state_vectors(folder, pooling, normalize, 12, newer)
     expected = embed(TEXTS, folder, pooling=pooling, normalize=normalize, max_length=12)
-    assert_close(embed(TEXTS, folder, pooling="auto"), expected)
+    assert_close(embed(TEXTS, folder), expected)
 
 
 @pytest.mark.parametrize(
     ("settings", "resolved"),
     [
-        ({"pooling": "auto"}, ("mean", True, 12)),
-        ({"pooling": "auto", "normalize": False, "max_length": 5}, ("mean", False, 5)),
+        ({}, ("mean", True, 12)),
+        ({"normalize": False, "max_length": 5}, ("mean", False, 5)),
         ({"pooling": "max"}, ("max", False, None)),
-        ({"normalize": True}, ("cls", True, None)),
+        ({"pooling": "cls", "normalize": True}, ("cls", True, None)),
     ],
 )
 def test_an_explicit_setting_counts_before_that_of_the_files(
     stated: Path, settings: dict[str, Any], resolved: tuple[object, ...]
 ) -> None:
-    recipe = minibert.Embedder(stated, minibert.Recipe(**settings)).recipe
+    recipe = minibert.Embedder(stated, **settings).recipe
     assert (recipe.pooling, recipe.normalize, recipe.max_length) == resolved
 
 
 def test_a_tokenizer_that_was_given_counts_before_the_length_of_the_files(stated: Path) -> None:
     tokenizer = minibert.load_tokenizer(stated, max_length=7)
-    own = minibert.Embedder(stated, minibert.Recipe("auto"), tokenizer=tokenizer)
+    own = minibert.Embedder(stated, minibert.Recipe(), tokenizer=tokenizer)
     assert (own.tokenizer.max_length, own.recipe.max_length, own.recipe.how) == (7, None, "mean, normalized")
+
+
+def test_an_encoder_follows_the_files_that_it_was_loaded_from(stated: Path, tmp_path: Path) -> None:
+    tokenizer = minibert.load_tokenizer(stated, max_length=12)
+    assert_close(embed(TEXTS, minibert.load(stated), tokenizer=tokenizer), embed(TEXTS, stated))
+    for encoder in (minibert.Encoder(minibert.load(stated).config), write_words_checkpoint(tmp_path / "bare")):
+        given = {"tokenizer": tokenizer} if isinstance(encoder, minibert.Encoder) else {}
+        assert minibert.Embedder(encoder, **given).recipe.how == "cls"
 
 
 def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
     settings: dict[str, Any] = {"pooling": "mean", "long": "windows", "max_length": 12}
     plain = embed(TEXTS, stated, **settings, normalize=False)
-    vectors = embed(TEXTS, stated, pooling="auto", long="windows")
+    vectors = embed(TEXTS, stated, long="windows")
     assert_close(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True))
 
 
 # -- what is refused
 
 
-def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: Path) -> None:
-    encoder, tokenizer = minibert.load(stated), minibert.load_tokenizer(stated)
-    with pytest.raises(ValueError, match=r"an Encoder has no files .*; give a Hub name or a folder, or choose"):
-        embed(TEXTS, encoder, tokenizer=tokenizer, pooling="auto")
-    with pytest.raises(ValueError, match="max_length is 5, and that of the tokenizer is 20; leave one out"):
-        embed(TEXTS, encoder, tokenizer=tokenizer, max_length=5)
+def test_files_that_cannot_be_followed_are_an_error_that_names_the_way_out(stated: Path) -> None:
+    (stated / "modules.json").write_text("{")
+    with pytest.raises(ValueError, match=r"cannot follow .*; choose pooling= and normalize="):
+        embed(TEXTS, stated)
+    assert len(embed(TEXTS, stated, pooling="cls")) == len(TEXTS)
+
+
+def test_a_length_beside_a_tokenizer_or_beyond_the_model_is_refused(stated: Path) -> None:
+    tokenizer = minibert.load_tokenizer(stated)
+    with pytest.raises(ValueError, match=r"max_length is 5, .* 20"):
+        embed(TEXTS, minibert.load(stated), tokenizer=tokenizer, max_length=5)
     with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
         embed(TEXTS, stated, max_length=600)
 
@@ -124,15 +136,15 @@ def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: 
 
 
 def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_time(stated: Path) -> None:
-    expected = embed(TEXTS, stated, pooling="auto")
-    features = TextFeatures(stated, pooling="auto").fit(TEXTS)
-    stored = [pickle.dumps(features), pickle.dumps(minibert.Embedder(stated, minibert.Recipe("auto")))]
+    expected = embed(TEXTS, stated)
+    features = TextFeatures(stated).fit(TEXTS)
+    stored = [pickle.dumps(features), pickle.dumps(minibert.Embedder(stated))]
     (stated / "modules.json").unlink()
     assert_close(features.transform(TEXTS), expected)
     assert_close(pickle.loads(stored[0]).transform(TEXTS), expected)
     assert_close(pickle.loads(stored[1])(TEXTS), expected)
     assert features.pooling == "auto"  # the parameter stays, for clone
-    assert TextFeatures(stated, pooling="auto").fit(TEXTS).recipe_.pooling == "cls"
+    assert TextFeatures(stated).fit(TEXTS).recipe_.pooling == "cls"
 
 
 def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
@@ -146,73 +158,19 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated
 
 
 def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
-    recipes = [minibert.Recipe("auto")]
+    recipes = [minibert.Recipe()]
     recipes += [minibert.Recipe("mean", normalize=normalize, max_length=12) for normalize in (True, False)]
     auto, same, other = (minibert.Embedder(stated, recipe).identity for recipe in recipes)
     assert auto == same != other
     assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
 
 
-# -- the notice
-
-
-@pytest.fixture
-def notices(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Those that are logged, by a process that has logged none."""
-    module.note_stated.cache_clear()
-    return caplog
-
-
-def test_one_notice_a_process_where_the_files_state_something_else_than_the_default(
-    stated: Path, notices: pytest.LogCaptureFixture
-) -> None:
-    embed(TEXTS, stated)
-    TextFeatures(stated).fit(TEXTS)
-    (line,) = notices.messages
-    assert line == (
-        f"minibert: notice: these vectors have pooling cls, the default; the files of {stated} state pooling mean, "
-        "normalized, at most 12 tokens; --pooling auto (pooling='auto') follows them"
-    )
-
-
-@pytest.mark.parametrize(
-    "settings", [{"pooling": "auto"}, {"pooling": "mean"}, {"normalize": False}, {"normalize": True}]
-)
-def test_a_choice_of_pooling_or_normalize_gives_no_notice(
-    stated: Path, notices: pytest.LogCaptureFixture, settings: dict[str, Any]
-) -> None:
-    embed(TEXTS, stated, **settings)
-    assert notices.messages == []
-
-
-def test_there_is_no_notice_where_nothing_or_the_default_is_stated_and_none_from_a_pickle(
-    stated: Path, tmp_path: Path, notices: pytest.LogCaptureFixture
-) -> None:
-    embed(TEXTS, write_words_checkpoint(tmp_path / "bare"))
-    embed(TEXTS, state_vectors(write_words_checkpoint(tmp_path / "cls"), "cls", normalize=False))
-    assert notices.messages == []
-    stored = pickle.dumps(minibert.Embedder(stated))
-    notices.clear()
-    module.note_stated.cache_clear()
-    pickle.loads(stored)(TEXTS)
-    assert notices.messages == []
-
-
-def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error(
-    stated: Path, notices: pytest.LogCaptureFixture
-) -> None:
-    (stated / "modules.json").write_text("{")
-    embed(TEXTS, stated)
-    (line,) = notices.messages
-    assert "pooling 'auto' cannot follow" in line
-
-
 def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
-    assert minibert.Embedder(stated, minibert.Recipe(precision="auto"), "cpu").description.endswith(
+    assert minibert.Embedder(stated, device="cpu", precision="auto").description.endswith(
         ", computed in float32 on cpu"
     )
     with pytest.warns(UserWarning, match="does not multiply bfloat16"):
-        assert minibert.Embedder(stated, minibert.Recipe(precision="bfloat16"), "cpu").description.endswith(
+        assert minibert.Embedder(stated, device="cpu", precision="bfloat16").description.endswith(
             "computed in float32 on cpu"
         )

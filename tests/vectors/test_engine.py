@@ -212,7 +212,7 @@ def test_batches_hold_batch_tokens_and_large_ones_are_padded_to_few_sizes(
     assert tried == [304, 304, 90]  # 296 and 298 are padded; the rest is a small batch
     assert difference(vectors, readable(ENCODER, rows, pooling)) < BOUND
     tried.clear()
-    engine.vectors(random_rows([8, 3, 8, 20, 8, 5]), Recipe(batch_tokens=16))
+    engine.vectors(random_rows([8, 3, 8, 20, 8, 5]), Recipe("cls", batch_tokens=16))
     assert tried == [20, 16, 16]  # a text longer than that alone
 
 
@@ -284,4 +284,4 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_for
 )
 def test_what_the_engine_cannot_compute_is_refused(rows: Rows, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Engine(ENCODER, settings.get("precision", "float32")).vectors(rows, Recipe(**settings))
+        Engine(ENCODER, settings.get("precision", "float32")).vectors(rows, Recipe("cls", **settings))

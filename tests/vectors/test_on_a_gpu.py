@@ -52,7 +52,7 @@ def test_vectors_are_those_of_the_cpu_with_one_wait_a_batch(pooling: str, gpu: E
 
 @pytest.mark.parametrize("changes", RELATIVES, ids=str)
 def test_relatives_have_the_vectors_of_the_cpu(changes: dict[str, Any], gpu: EmulatedDevice) -> None:
-    encoder, recipe = random_encoder(**changes), Recipe(layers=(0, -1))
+    encoder, recipe = random_encoder(**changes), Recipe("cls", layers=(0, -1))
     assert difference(Engine(encoder, device="gpu").vectors(ROWS, recipe), Engine(encoder).vectors(ROWS, recipe)) < 1e-5
 
 
@@ -135,7 +135,7 @@ def test_parity_refuses_float32_that_is_rounded_further(
 
 
 def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> None:
-    encoder, recipe = random_encoder(), Recipe(batch_tokens=10**6)
+    encoder, recipe = random_encoder(), Recipe("cls", batch_tokens=10**6)
     engine = Engine(encoder, device="gpu")
     gpu.reset()
     gpu.memory = 3 * 64 * sum(MIXED) // 4  # three quarters of the feed-forward values of all texts
@@ -178,7 +178,7 @@ def test_a_stream_that_runs_out_of_memory_says_what_is_kept(
     how: dict[str, Any] = {"model": folder, "part_rows": 4, "device": "cpu"}
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "vectors", run_out)
-        with pytest.raises(RuntimeError, match="no memory for the longest of the texts from row 8 on; 8 rows are kept"):
+        with pytest.raises(RuntimeError, match="longest text from row 8 on; 8 rows are kept"):
             embed_stream(texts, tmp_path / "x.npy", **how)
     assert embed_stream(texts, tmp_path / "x.npy", **how).resumed_rows == 8
 

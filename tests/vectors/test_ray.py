@@ -123,7 +123,7 @@ def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(
 def row_of(shard: Shard, embedder: minibert.Embedder, *given: Any) -> dict[str, str]:
     """What a worker returns, which gets the embedder as Ray sends it."""
     worker = ShardWorker(pickle.loads(pickle.dumps(embedder)), *given, torch.get_num_threads())
-    return {name: values[0] for name, values in worker({n: [x] for n, x in asdict(shard).items()}).items()}
+    return worker(asdict(shard))
 
 
 @pytest.fixture

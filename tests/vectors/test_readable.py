@@ -35,7 +35,7 @@ def small() -> minibert.Encoder:
 
 
 def vectors(encoder: minibert.Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
-    return readable_vectors(encoder, ids, minibert.Recipe(**settings))
+    return readable_vectors(encoder, ids, minibert.Recipe(**{"pooling": "cls"} | settings))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
@@ -65,8 +65,8 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
 
     last_two = [by_hand(-2, "mean"), by_hand(-1, "mean")]
     for expected, settings in [
-        (by_hand(-1, "cls"), {}),
-        (by_hand(0, "cls"), {"layers": 0}),
+        (by_hand(-1, "cls"), {"pooling": "cls"}),
+        (by_hand(0, "cls"), {"pooling": "cls", "layers": 0}),
         (by_hand(-1, "mean"), {"pooling": "mean"}),
         (by_hand(3, "amax"), {"pooling": "max", "layers": [3]}),
         (out.pooler_output.numpy(), {"pooling": "pooler"}),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minibert import TextFeatures, embed
-from minibert.cli.shared import add_features, features_settings
+from minibert.cli.shared import add_features, read_options
 from minibert.config import Config
 from minibert.vectors.recipe import DEFAULT, Recipe
 from minibert.vectors.stream import embed_stream
@@ -83,24 +83,28 @@ def test_layers_of_any_kind_are_kept_as_a_tuple_of_int(layers: Any, kept: tuple[
 def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(
     settings: dict[str, Any], fitted: tuple[tuple[int, ...], int]
 ) -> None:
-    assert Recipe(**settings).fit_to(CONFIG, has_pooler=True) == fitted
+    assert Recipe(**{"pooling": "cls"} | settings).fit_to(CONFIG, has_pooler=True) == fitted
 
 
 @pytest.mark.parametrize(
     ("settings", "has_pooler", "message"),
     [
+        ({"pooling": "auto"}, True, "pooling is 'auto'"),
         ({"layers": ()}, False, "layers has none; the encoder has 3 layers, so it must be -4 to 3"),
         ({"layers": (-1, 4)}, False, "layers has 4; the encoder has 3 layers, so it must be -4 to 3"),
         ({"layers": -5}, False, "layers has -5; "),
         ({"pooling": "pooler"}, False, "this checkpoint has no pooler"),
-        *[({"pooling": "pooler", "layers": x}, True, "it reads the last layer alone") for x in ((2,), (3, 3), (0, 3))],
+        *[
+            ({"pooling": "pooler", "layers": x}, True, "pooling is .pooler. with layers .*last layer")
+            for x in ((2,), (3, 3), (0, 3))
+        ],
     ],
 )
 def test_a_recipe_that_a_model_cannot_follow_is_refused(
     settings: dict[str, Any], has_pooler: bool, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Recipe(**settings).fit_to(CONFIG, has_pooler=has_pooler)
+        Recipe(**{"pooling": "cls"} | settings).fit_to(CONFIG, has_pooler=has_pooler)
 
 
 @pytest.mark.parametrize("function", [embed, embed_stream, TextFeatures], ids=lambda function: function.__name__)
@@ -115,11 +119,11 @@ def test_a_signature_shows_every_setting_with_its_default(function: Any) -> None
 def test_the_command_line_has_the_defaults_and_the_choices() -> None:
     parser = argparse.ArgumentParser()
     add_features(parser)
-    settings = features_settings(parser.parse_args(["--model", "m"]))
-    assert Recipe(**{name: settings[name] for name in NAMES}) == DEFAULT
-    assert features_settings(parser.parse_args(["--layers=-2,-1"]))["layers"] == (-2, -1)
+    assert read_options(parser.parse_args([]), Recipe) == DEFAULT
+    assert read_options(parser.parse_args(["--layers=-2,-1"]), Recipe).layers == (-2, -1)
     shown = " ".join(parser.format_help().split())
     for name in ("pooling", "combine", "precision"):
-        assert f"{', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]} ({CHOICES[name][0]})" in shown
+        assert f"{', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]}" in shown
+        assert f"({getattr(DEFAULT, name)})" in shown
     with pytest.raises(ValueError, match="pooling is 'best'; choose from cls, mean, max, pooler"):
-        features_settings(parser.parse_args(["--pooling", "best"]))
+        read_options(parser.parse_args(["--pooling", "best"]), Recipe)
