@@ -191,7 +191,7 @@ def test_everything_else_takes_it(folder: Path) -> None:
     rows = [[5, 6, 7, 8], [9], list(range(1, 18)), [3, 4, 5, 6]]
     engine = Engine(encoder)
     assert len(engine.encoder.layers) == 1
-    for recipe in (minibert.Recipe(), minibert.Recipe(pooling="mean", layers=(0, 1, 2, 3))):
+    for recipe in (minibert.Recipe("cls"), minibert.Recipe(pooling="mean", layers=(0, 1, 2, 3))):
         assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
     with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
         engine.vectors([list(range(18))])

@@ -216,7 +216,8 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
     pad = encoder.config.pad_token_id
     rows = [[5, 6, pad, 8], [9], [3, pad, pad, 4, 7, 6, 5, 4, 3, 2, 9], [3, 4, 5, 6], [pad], [8, 9, pad, pad]]
     engine, states = Engine(encoder), tuple(range(len(encoder.config.shared_layers) + 1))
-    for recipe in (minibert.Recipe("cls"), minibert.Recipe("mean", layers=states), minibert.Recipe("cls", batch_tokens=12)):
+    recipes = [minibert.Recipe("cls"), minibert.Recipe("mean", layers=states), minibert.Recipe("cls", batch_tokens=12)]
+    for recipe in recipes:
         for pairs in (None, [2, 1, 5, 3, 1, 2]):
             expected = readable_vectors(encoder, rows, recipe, second=pairs)
             assert np.abs(engine.vectors(rows, recipe, second=pairs) - expected).max() <= 1e-5
