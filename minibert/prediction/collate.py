@@ -26,9 +26,19 @@ class ExampleBatch:
     idle: bool = False  # this rank has no row of the batch: it computes another rank's, which is not counted
 
     @property
+    def texts(self) -> int:
+        """The number of texts, or of questions."""
+        return 0 if self.idle else len(self.rows)
+
+    @property
     def tokens(self) -> int:
         """The number of tokens, without padding."""
         return 0 if self.idle else int(self.attention_mask.sum())
+
+    @property
+    def labelled_tokens(self) -> int:
+        """The number of tokens that have a label; the labels are (B,S)."""
+        return 0 if self.idle else int((self.labels["labels"] != IGNORED).sum())
 
     def shard(self, rank: int, ranks: int) -> ExampleBatch:
         """Every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""

@@ -28,7 +28,7 @@ Besides the letters of model.py:
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,7 @@ from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.finetuning import FinetuneRun, as_data
-from minibert.train.loop import Loss, Losses
+from minibert.train.loop import Loss, Term
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
@@ -163,16 +163,19 @@ def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
 class Distillation(MaskedLanguageModel):
     """The three losses of a student; by `places` its teacher's predictions are learned at all tokens or masked ones."""
 
-    over: Mapping[str, str] = {"distillation": "tokens", "cosine": "tokens"}
-
     def __init__(self, teacher: Head, settings: DistillSettings) -> None:
         super().__init__(settings.step)
         self.teacher, self.settings = teacher, settings
         self.best: float | None = None  # the accuracy of the teacher on the rows of `score`
         self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
-        self.scales = dict(zip(self.names, settings.weights, strict=True))
 
-    def __call__(self, student: Any, batch: ExampleBatch) -> dict[str, Tensor]:
+    def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
+        """Return all tokens, or the masked ones, with the weight of each loss."""
+        distilled = batch.tokens if self.settings.places == "all" else batch.labelled_tokens
+        counts = (distilled, batch.labelled_tokens, batch.tokens)
+        return dict(zip(self.names, map(Term, counts, self.settings.weights), strict=True))
+
+    def means(self, student: Any, batch: ExampleBatch) -> dict[str, Tensor]:
         """The losses by name.
 
         Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
@@ -296,15 +299,22 @@ class DistillClassifierRun(FinetuneRun):
         return SoftLabels(self.soft_labels, self.settings.temperature, self.settings.weights, output_of)
 
 
-class SoftLabels:
+class SoftLabels(Loss):
     """τ² KL to the teacher's labels, (N,K), and cross entropy of the true ones."""
 
     def __init__(self, logits: Tensor, temperature: float, weights: Sequence[float], output_of: OutputFunction) -> None:
-        self.logits, self.temperature, self.output_of = logits, temperature, output_of
-        self.scales = dict(zip(("soft-labels", "labels"), weights, strict=True))
+        self.logits = logits
+        self.temperature = temperature
+        self.weights = weights
+        self.output_of = output_of
 
-    def __call__(self, student: Head, batch: ExampleBatch) -> Losses:
-        """Means over the texts, by name."""
+    def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the texts, with the weight of each loss."""
+        soft, labels = self.weights
+        return {"soft-labels": Term(batch.texts, soft), "labels": Term(batch.texts, labels)}
+
+    def means(self, student: Head, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return means over the texts, by name."""
         logits = self.output_of(student, replace(batch, labels={})).logits  # (B,K)
         target, labels = move((self.logits[list(batch.rows)], batch.labels["labels"]), logits.device)  # (N,K) -> (B,K)
         soft = soft_loss(logits, target, self.temperature) / len(logits)

@@ -43,7 +43,7 @@ from minibert.tasks.names import as_label
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches
-from minibert.train.loop import Loss, WeightedLoss, own_loss, readable_output
+from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
 from minibert.train.run import Run, Trained, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
@@ -183,7 +183,7 @@ class FinetuneRun(Run):
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
-        return partial(own_loss, output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
+        return HeadLoss(output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
 
     def predict(self, model: Head, states: States | None = None) -> list[Any]:
         """The predictions for dev; states: of its encoder, where that is frozen."""

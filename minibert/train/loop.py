@@ -14,17 +14,17 @@ The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias 
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minibert.heads import Head
-from minibert.inputs import IGNORED, unchecked
+from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.parts import with_parts
@@ -38,11 +38,6 @@ from minibert.train.settings import TrainSettings
 from minibert.utils.device import autocast, move
 from minibert.utils.printing import progress_bar
 
-# The loss of a batch, a mean over its texts or labelled tokens; of several objectives by name. A loss function may have
-# attributes: `over` says over which of "texts", "tokens" and "labels" (the default) the loss of each name is a mean,
-# `scales` how much each name counts in the sum (1), and `weight_of(batch)` by what a weighted mean over labels divides.
-Losses = Tensor | dict[str, Tensor]
-Loss = Callable[[Any, ExampleBatch], Losses]
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
@@ -99,35 +94,77 @@ def readable_output(model: Head, batch: ExampleBatch) -> Any:
     return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)
 
 
-def own_loss(output_of: OutputFunction, model: Head, batch: ExampleBatch) -> Tensor:
-    """The loss of the task head itself."""
-    return cast(Tensor, output_of(model, batch).loss)
+@dataclass(frozen=True)
+class Term:
+    """How one loss of a batch enters that of a step: `scale` times the mean over the texts or tokens of the step."""
+
+    count: float  # how many texts or tokens of the batch the loss is a mean over, or the sum of their weights
+    scale: float = 1.0
 
 
-readable_loss = partial(own_loss, readable_output)
-packed_loss = partial(own_loss, packed_output)  # the same without padding, within 1e-5
+class Loss(ABC):
+    """What is minimised: a sum of means over texts or tokens, by name.
+
+    The counts are known before the model runs: dividing by those of the whole step makes the gradients of micro-batches
+    and ranks add up to the gradient of one large batch.
+    """
+
+    @abstractmethod
+    def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the terms of a batch by name; counts are 0 for a rank without a row (ExampleBatch.idle)."""
+
+    @abstractmethod
+    def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return the mean of each term over the batch, () each, by the same names."""
+
+    def __call__(self, model: Any, batch: ExampleBatch) -> Tensor:
+        """Return the loss of one batch, ()."""
+        terms = self.terms(model, batch)
+        return torch.stack([mean * terms[name].scale for name, mean in self.means(model, batch).items()]).sum()
 
 
 @dataclass(frozen=True)
-class WeightedLoss:
-    """The loss of texts, of one label each or of several, in which each has a weight, (N)."""
+class HeadLoss(Loss):
+    """The loss of the task head itself."""
+
+    output_of: OutputFunction
+
+    def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the labelled tokens, or the texts if the head labels texts."""
+        of_tokens = "labelled" in model.reads or "real" in model.reads
+        return {"loss": Term(batch.labelled_tokens if of_tokens else batch.texts)}
+
+    def means(self, model: Head, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return the head's loss."""
+        return {"loss": self.output_of(model, batch).loss}
+
+
+readable_loss = HeadLoss(readable_output)
+packed_loss = HeadLoss(packed_output)  # the same without padding, within 1e-5
+
+
+@dataclass(frozen=True)
+class WeightedLoss(Loss):
+    """The loss of texts, of one label each or of several, in which each text has a weight, (N)."""
 
     weights: Tensor
     output_of: OutputFunction
 
-    def __call__(self, model: Head, batch: ExampleBatch) -> Tensor:
-        """The weighted mean over the texts, ()."""
-        logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
+    def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the sum of the weights."""
+        whole = self.weights[list(batch.rows)].sum(dtype=torch.float64)
+        return {"loss": Term(0.0 if batch.idle else float(whole))}
+
+    def means(self, model: Head, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return the weighted mean over the texts."""
+        logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
+        labels = batch.labels["labels"]  # (B) or (B,K)
         weights = self.weights[list(batch.rows)].to(logits)
-        if labels.dim() == 2:  # (B,K) of several labels
+        if labels.dim() == 2:  # several labels
             each = nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").mean(1)
         else:
             each = nn.functional.cross_entropy(logits, labels, reduction="none")
-        return (each * weights).sum() / weights.sum().clamp(min=TINY)
-
-    def weight_of(self, batch: ExampleBatch) -> float:
-        """The sum of the weights, by which the mean is divided."""
-        return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
+        return {"loss": (each * weights).sum() / weights.sum().clamp(min=TINY)}
 
 
 def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -159,39 +196,26 @@ def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
         )
 
 
-def sizes_of(batch: ExampleBatch, loss_of: Loss) -> dict[str, float]:
-    """How many texts, tokens and labels a batch has, over which losses are means."""
-    labels: Any = batch.labels.get("labels")
-    of_tokens = labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point()
-    counted = int((labels != IGNORED).sum()) if of_tokens else len(batch.rows)
-    weight_of = getattr(loss_of, "weight_of", lambda batch: counted)
-    return {
-        "texts": 0 if batch.idle else len(batch.rows),
-        "tokens": batch.tokens,
-        "labels": 0 if batch.idle else weight_of(batch),
-    }
-
-
 def part_losses(
     model: Head, part: ExampleBatch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
 ) -> dict[str, Tensor]:
-    """What one batch of a step adds to its loss, and to that of each objective, ().
+    """Return what one batch of a step adds to the step's loss, and to each of its terms, ().
 
-    shares: which part of all texts, tokens and labels of the step is in this batch; losses over others are left out.
+    shares: by the name of each term, which share of the whole step's texts or tokens is in this batch; a term without
+    a share is left out.
     """
+    terms = loss_of.terms(model, part)
     device = next(model.parameters()).device
     with autocast(device, settings.precision):
-        losses = loss_of(model, part)
-    overs, scales = getattr(loss_of, "over", {}), getattr(loss_of, "scales", {})
-    found = {"loss": torch.zeros((), device=device)}
-    for name, loss in (losses if isinstance(losses, dict) else {"loss": losses}).items():
-        over = overs.get(name, "labels")
-        if over in shares:
-            known = loss if shares[over] else loss.nan_to_num()  # the mean of nothing is NaN
-            mean = known * shares[over]  # times 1: the same bits
-            found["loss"] = found["loss"] + mean * scales.get(name, 1.0)
-            found |= {name: mean.detach()} if name != "loss" else {}
-    return found
+        means = loss_of.means(model, part)
+    total = torch.zeros((), device=device)
+    found = dict[str, Tensor]()
+    for name, share in shares.items():
+        mean = means[name] if share else means[name].nan_to_num()  # the mean of nothing is NaN
+        part_of_mean = mean * share  # times 1: the same bits
+        total = total + part_of_mean * terms[name].scale
+        found[name] = part_of_mean.detach()
+    return found | {"loss": total}
 
 
 def one_step(
@@ -203,29 +227,30 @@ def one_step(
     step: int,
     context: DistributedContext = SINGLE_PROCESS,
 ) -> dict[str, Tensor]:
-    """Gradients of the batches together, one update of the weights; returns the loss, and that of each objective, ().
+    """Update the weights once by the gradients of these batches; return the loss, "loss", and each term by name, ().
 
-    With several batches each is weighted by its texts or labelled tokens, so that they give what one large batch gives,
-    and so do those of several ranks; a batch without a label is left out. A loss is NaN where a gradient is not finite.
-    `step` is for messages.
-    Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
+    Micro-batches and ranks are weighted by their numbers of texts or tokens, so the step equals one on the whole batch;
+    a term of which no batch has a label is left out. A loss is NaN where a gradient is not finite. `step` is for
+    messages. Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
     """
     device = next(model.parameters()).device
-    totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
-    sizes = [sizes_of(part, loss_of) for part in parts]
-    ours = torch.tensor([[one[over] for one in sizes] for over in sizes[0]], dtype=torch.float64).sum(dim=1)
-    whole = dict(zip(sizes[0], context.sum(ours).tolist(), strict=True))
-    # Where no rank has a label, that loss is left out, and its own parameters, such as the decoder, have no gradient.
-    all_used = all(whole.values())
-    for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
+    terms = [loss_of.terms(model, part) for part in parts]
+    counts = torch.tensor([[term.count for term in of_part.values()] for of_part in terms], dtype=torch.float64)
+    whole = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))
+    used = [name for name, count in whole.items() if count]
+    totals = {name: torch.zeros((), device=device) for name in ("loss", *used)}
+    # Where no rank has a label, that term is left out, and its own parameters, such as the decoder, have no gradient.
+    all_used = len(used) == len(whole)
+    for number, (part, own) in enumerate(zip(parts, terms, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
-        shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
+        shares = {name: own[name].count / whole[name] for name in used}
         with context.no_sync(unless=all_used and number == len(parts)):
             losses = context.forward(model, part_losses, part, shares, loss_of, settings)
             if losses["loss"].requires_grad:
                 (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}
+        for name, loss in losses.items():
+            totals[name] = totals[name] + loss.detach()
     if not all_used:
         context.sum_gradients(model)
     totals = dict(zip(totals, context.sum(torch.stack(list(totals.values()))), strict=True))

@@ -30,21 +30,19 @@ from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
-from minibert.train.loop import readable_output
+from minibert.train.loop import Loss, Term, readable_output
 from minibert.utils.device import autocast, move
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
 GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads
 
 
-class MaskedLanguageModel:
+class MaskedLanguageModel(Loss):
     """Masked tokens are predicted, and with a `pairing` also how the two texts of a row belong together.
 
     step: "packed", without padding, or "readable", the model's own forward pass. pairing: see batches.Packing.
     """
 
-    over: Mapping[str, str] = {"next-sentence": "texts", "sentence-order": "texts"}  # see loop.Loss
-    scales: Mapping[str, float] = {}
     masking: Mapping[str, Any] = {}  # fields of text.masking.Masking that differ from BERT's
 
     def __init__(self, step: str = "packed", pairing: str | None = None) -> None:
@@ -71,8 +69,13 @@ class MaskedLanguageModel:
         tokens = (out.prediction_logits, labels["labels"])
         return {"masked-lm": tokens, self.pairing: (pairs, labels[f"{self.pairing.replace('-', '_')}_label"])}
 
-    def __call__(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
-        """The losses of a batch by name, whose sum is the loss of transformers."""
+    def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the masked tokens, and the pairs."""
+        pairs = {} if self.pairing is None else {self.pairing: Term(batch.texts)}
+        return {"masked-lm": Term(batch.labelled_tokens)} | pairs
+
+    def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return the losses of a batch by name, whose sum is the loss of transformers."""
         predictions = self.predict(model, batch, self.step)
         return {name: token_cross_entropy(*prediction) for name, prediction in predictions.items()}
 
@@ -134,8 +137,6 @@ class ReplacedTokens(MaskedLanguageModel):
     the original counts as original.
     """
 
-    over: Mapping[str, str] = {"replaced-token-detection": "tokens"}
-    scales: Mapping[str, float] = {"replaced-token-detection": DISCRIMINATOR_SCALE}
     masking: Mapping[str, Any] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
@@ -149,7 +150,14 @@ class ReplacedTokens(MaskedLanguageModel):
         found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
         return {"masked-lm": (logits, labels), "replaced-token-detection": (F.pad(found[:, None], (1, 0)), replaced)}
 
-    def __call__(self, model: Electra, batch: ExampleBatch) -> dict[str, Tensor]:
+    def terms(self, model: Electra, batch: ExampleBatch) -> dict[str, Term]:
+        """Return the chosen tokens of the generator, and all tokens of the discriminator."""
+        return {
+            "masked-lm": Term(batch.labelled_tokens),
+            "replaced-token-detection": Term(batch.tokens, DISCRIMINATOR_SCALE),
+        }
+
+    def means(self, model: Electra, batch: ExampleBatch) -> dict[str, Tensor]:
         """The generator's loss over the chosen tokens, and the discriminator's over all."""
         logits, labels = self.generate(model, batch)  # (N,V), (N)
         sampled = torch.multinomial(logits.detach().float().softmax(dim=-1), 1).squeeze(1)  # (N)

@@ -23,7 +23,7 @@ from minibert.prediction.collate import ExampleBatch, collate
 from minibert.tasks.base import Example
 from minibert.train import distill, finetune, pretrain
 from minibert.train.batches import Batches
-from minibert.train.loop import Loss, one_step
+from minibert.train.loop import Loss, Term, one_step
 from minibert.train.settings import TrainSettings
 from support.words import OTHER, WORDS, write_tsv, write_words_checkpoint
 
@@ -221,7 +221,7 @@ class Found:
     gradients: dict[str, Tensor]
 
     @classmethod
-    def of(cls, loss_of: Loss, model: Head, batch: ExampleBatch) -> Found:
+    def of(cls, loss_of: Callable[[Any, ExampleBatch], Tensor], model: Head, batch: ExampleBatch) -> Found:
         """By one forward and backward pass, in the mode in which the model is."""
         model.zero_grad(set_to_none=True)
         loss = loss_of(model, batch)
@@ -250,6 +250,20 @@ def shifted(batch: ExampleBatch) -> ExampleBatch:
     return replace(batch, labels={**batch.labels, "labels": rolled})
 
 
+@dataclass(frozen=True)
+class Changed(Loss):
+    """Another loss whose means are changed."""
+
+    loss_of: Loss
+    change: Callable[[Tensor], Tensor]
+
+    def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
+        return self.loss_of.terms(model, batch)
+
+    def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
+        return {name: self.change(mean) for name, mean in self.loss_of.means(model, batch).items()}
+
+
 def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss) -> None:
     """Six rows as one batch, and as three uneven ones, give the same gradients: sums, no means of means."""
     found: list[dict[str, Tensor]] = []
@@ -257,8 +271,8 @@ def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss)
         parts = [rows.of_rows(range(first, after)) for first, after in pairwise(cuts)]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         losses = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
-        scales = getattr(objective, "scales", {})
-        total = sum(scales.get(name, 1.0) * float(loss) for name, loss in losses.items() if name != "loss")
+        terms = objective.terms(model, parts[0])
+        total = sum(term.scale * float(losses[name]) for name, term in terms.items())
         assert float(losses["loss"]) == pytest.approx(total, rel=1e-6)
         found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     whole, parted = found

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 from support.models import assert_equal
+from support.training import Changed
 from support.words import labelled
 from torch import Tensor
 
@@ -38,8 +39,7 @@ kill: Act = Mock(side_effect=Killed)
 
 
 def make_loss_nan(given: list[Any]) -> None:
-    loss_of = given[3]
-    given[3] = lambda *of: loss_of(*of) * float("nan")
+    given[3] = Changed(given[3], lambda mean: mean * float("nan"))
 
 
 def run(checkpoint: Path, folder: Path, every: int = 2, step: int = 0, act: Act = kill) -> list[int]:

@@ -5,7 +5,6 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,7 @@ def by_hand(
 
 def found(step: str, teacher: Head, student: Head, batch: ExampleBatch, **how: Any) -> dict[str, float]:
     """The three losses as training has them, with the student in the mode in which it is."""
-    return {name: loss.item() for name, loss in losses_of(step, teacher, **how)(student, batch).items()}
+    return {name: loss.item() for name, loss in losses_of(step, teacher, **how).means(student, batch).items()}
 
 
 @places
@@ -138,11 +137,6 @@ def test_a_mistake_in_a_loss_is_seen(mistake: str, step: str, teacher: Head) -> 
     assert values != pytest.approx(by_hand(teacher, student, BATCH, **how), rel=1e-3)
 
 
-def summed(objective: Distillation, model: Head, batch: ExampleBatch) -> Tensor:
-    losses = objective(model, batch)
-    return torch.stack([objective.scales[name] * loss for name, loss in losses.items()]).sum()
-
-
 @places
 @pytest.mark.parametrize("at_once", [3, 512])
 def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(
@@ -150,7 +144,7 @@ def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(
 ) -> None:
     monkeypatch.setattr("minibert.train.distillation.AT_ONCE", at_once)
     student, rows = new_student(teacher, (0, 3)), list[int]()
-    readable, packed = (partial(summed, losses_of(step, teacher, places=places)) for step in ("readable", "packed"))
+    readable, packed = (losses_of(step, teacher, places=places) for step in ("readable", "packed"))
     right = Found.of(readable, student, BATCH)
     student.transform.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
     assert max(Found.of(packed, student, BATCH).apart(right).values()) < CLOSE
@@ -256,7 +250,7 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Pat
     kl, ce = 4 * (p * (p / q).log()).sum(dim=1).mean(), F.cross_entropy(a, batch.labels["labels"])
     right = {"soft-labels": float(kl), "labels": float(ce)}
     for output_of in (packed_output, readable_output):
-        losses: Any = run.loss_of(output_of)(student, batch)
+        losses = run.loss_of(output_of).means(student, batch)
         assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(right, rel=EXACT)
     assert kl > 0.01
 
@@ -280,7 +274,7 @@ def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path: Path
     student = run.new_model()
     assert list(student.config.id2label.values()) == run.labels == names
     batch = next(iter(run.batches().epoch_batches(0)))
-    losses: Any = run.loss_of(packed_output)(student, batch)
+    losses = run.loss_of(packed_output).means(student, batch)
     assert all(loss.isfinite() for loss in losses.values())
 
 

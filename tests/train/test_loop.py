@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.models import HEADS, MakePair, Pair, assert_equal, every_family, every_head
-from support.training import Found, batch_of, batches_of, examples, upstream_loss, upstream_training
+from support.training import Changed, Found, batch_of, batches_of, examples, upstream_loss, upstream_training
 from torch import Tensor, nn
 
 import minibert
@@ -203,8 +203,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leav
 ) -> None:
     """Clipping divides by the norm of the gradient: every weight would become NaN."""
 
-    def loss_of(model: Head, batch: ExampleBatch) -> Tensor:
-        loss = packed_loss(model, batch)
+    def change(loss: Tensor) -> Tensor:
         loss.register_hook(lambda gradient: gradient * float("inf"))
         return loss if finite else loss * float("nan")
 
@@ -212,7 +211,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leav
     before = weights_of(model)
     words = r"the loss of step 7 or its gradient is not finite \(nan\).*rows 40, 2, 31;"
     with pytest.raises(NotFiniteError, match=words):
-        one(model, [batch], loss_of=loss_of, step=7)
+        one(model, [batch], loss_of=Changed(packed_loss, change), step=7)
     assert_equal(weights_of(model), before)
 
 

@@ -208,9 +208,9 @@ def batch(name: str) -> ExampleBatch:
 def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name: str) -> None:
     """DistributedDataParallel waits for the gradient of each parameter; see loop.one_step."""
     model = new_model(name)
-    names, objective = dict(model.named_parameters()).keys(), lambda *given: sum(OBJECTIVES[name]()(*given).values())
+    names, objective = dict(model.named_parameters()).keys(), OBJECTIVES[name]()
     assert Found.of(objective, model, batch(name)).gradients.keys() == names
-    first = lambda *given: next(iter(OBJECTIVES[name]()(*given).values()))  # noqa: E731
+    first = lambda *given: next(iter(objective.means(*given).values()))  # noqa: E731
     assert (Found.of(first, model, batch(name)).gradients.keys() == names) == (name == "mlm")
 
 
@@ -219,7 +219,7 @@ def test_the_packed_step_is_the_readable_one(name: str) -> None:
     model, given = new_model(name), batch(name)
 
     def found(step: str, batch: ExampleBatch) -> Found:
-        return Found.of(lambda model, batch: sum(OBJECTIVES[name](step)(model, batch).values()), model, batch)
+        return Found.of(OBJECTIVES[name](step), model, batch)
 
     right = found("readable", given)
     assert max(found("packed", given).apart(right).values()) < CLOSE
@@ -270,7 +270,7 @@ def test_the_generator_is_a_quarter_as_wide_with_the_same_tables_which_both_grad
     sizes = small.hidden_size, small.num_attention_heads, small.intermediate_size, small.embedding_size
     assert sizes == (6, 1, 10, 8)
     assert sum("embeddings.token" in name for name, _ in model.named_parameters()) == 1
-    losses = ReplacedTokens()(model, batch("electra"))
+    losses = ReplacedTokens().means(model, batch("electra"))
     table = model.discriminator.encoder.embeddings.token.weight
     for loss in losses.values():
         (gradient,) = torch.autograd.grad(loss, table, retain_graph=True)
@@ -285,7 +285,7 @@ def test_the_losses_are_those_of_the_two_models_of_transformers(model: Electra, 
     generator = upstream("MaskedLM", model.generator, tmp_path / "generator")
     discriminator = upstream("PreTraining", model.discriminator, tmp_path / "discriminator")
     torch.manual_seed(5)
-    found = ReplacedTokens()(model, given)
+    found = ReplacedTokens().means(model, given)
     inputs = {"attention_mask": given.attention_mask, "token_type_ids": given.token_type_ids}
     generated = generator(given.input_ids, labels=labels, **inputs)
     torch.manual_seed(5)
