@@ -69,6 +69,11 @@ class Config:
     task_type_vocab_size: int = size(3, minimum=0)  # tasks
     choice_dropout: float | None = fraction(None)  # before the score of a choice; None: as the relative has it
     qa_dropout: float = fraction(0.0)  # before the start and end logits of an answer
+    attention_bias: bool = setting(True, "")  # whether these linear layers and LayerNorm have a bias
+    feed_forward_bias: bool = setting(True, "")
+    norm_bias: bool = setting(True, "")
+    head_bias: bool = setting(True, "")  # of the layer before tokens are predicted
+    feed_forward_dropout: float = fraction(0.0)  # before the second matrix of the feed-forward
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
     # What follows from the relative and the fields above (Family.decided).
     always_projected: bool = field(init=False)  # a linear map to hidden_size, even where embedding_size equals it
@@ -77,8 +82,12 @@ class Config:
     task_vocab_size: int = field(init=False)  # task types; 0: the model has none
     layers_in_group: int = field(init=False)  # distinct layers in a group (ALBERT's files name layers by group)
     shared_layers: tuple[int, ...] = field(init=False)  # the distinct layer that computes each step
-    dropout_after_attention: bool = field(init=False)
-    dropout_after_feed_forward: bool = field(init=False)
+    attention_residual_dropout: float = field(init=False)  # after attention, before its residual
+    feed_forward_residual_dropout: float = field(init=False)
+    norm_first: bool = field(init=False)  # x + f(LN(x)) and a final norm, instead of LN(x + f(x))
+    gated: bool = field(init=False)  # the feed-forward multiplies its activations by a second linear map
+    windows: tuple[int | None, ...] = field(init=False)  # of each layer: tokens at most half of it apart; (): no limit
+    rotary_thetas: tuple[float, ...] = field(init=False)  # of each layer; (): a table of positions instead
     prediction_act: str = field(init=False)  # the activation before tokens are predicted; "": hidden_act
     text_head: str = field(init=False)  # first layer of a text head: the pooler, or a linear layer with this activation
     dropout_before_text_head: bool = field(init=False)  # dropout before that layer too, not only after it
@@ -104,6 +113,12 @@ class Config:
                 raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
+        if self.rotary_thetas and self.hidden_size // H % 2:
+            raise ValueError(f"a head is {self.hidden_size // H} wide; rotary positions need an even width")
+        layers = len(set(self.shared_layers))
+        for name in ("windows", "rotary_thetas"):
+            if len(values := getattr(self, name)) not in (0, layers):
+                raise ValueError(f"{name} has {len(values)} values and the model {layers} layers; one per layer")
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
             raise ValueError(f"problem_type is {self.problem_type!r} and id2label has 1 label; a class needs another")
         for value, limit in (("pad_token_id", "vocab_size"), ("first_position", "max_position_embeddings")):

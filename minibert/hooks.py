@@ -44,11 +44,13 @@ STAGES = (
     ("attention sum", "layers.{}.attention_norm", IN),
     ("attention norm", "layers.{}.attention_norm", OUT),
     ("expand", "layers.{}.feed_forward.expand", OUT),
+    ("gate", "layers.{}.feed_forward.gate", OUT),
     ("activation", "layers.{}.feed_forward.contract", IN),
     ("contract", "layers.{}.feed_forward.contract", OUT),
     ("feed-forward sum", "layers.{}.feed_forward_norm", IN),
     ("feed-forward norm", "layers.{}.feed_forward_norm", OUT),
     ("layer", "layers.{}", OUT),
+    ("final norm", "final_norm", OUT),
     ("pooler dense", "pooler.dense", OUT),
     ("pooler", "pooler", OUT),
     # the task heads

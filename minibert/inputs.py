@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar, dataclass_transform
 from weakref import WeakKeyDictionary
 
@@ -78,6 +78,9 @@ class Layout(Protocol):
     def last(self) -> Self:
         """Return the layout for the last layer, whose output may be needed for some tokens only."""
 
+    def within(self, window: int | None) -> Self:
+        """Return the layout for a layer in which a token attends to those at most window // 2 away; None: to all."""
+
     def wanted(self, x: Tensor) -> Tensor:
         """Return the rows of x whose output is needed."""
 
@@ -90,12 +93,19 @@ Attend = Callable[[Tensor, Tensor, Tensor, Any, Any], tuple[Tensor, Tensor | Non
 class Padded:
     """Rows of S tokens, filled with [PAD]: the layout of the readable path."""
 
-    keep: Tensor  # (B,1,1,S), the mask: False for padding; the same for every head and every query
+    keep: Tensor  # (B,1,1,S), the mask: False for padding; the same for every head and, without window, every query
     positions: Tensor | None = None  # (S), or (B,S)
 
     def last(self) -> Self:
         """Return the same layout."""
         return self
+
+    def within(self, window: int | None) -> Self:
+        """Return the layout whose mask, (B,1,S,S), excludes distant tokens too."""
+        if window is None:
+            return self
+        places = torch.arange(self.keep.shape[-1], device=self.keep.device)
+        return replace(self, keep=self.keep & ((places[:, None] - places).abs() <= window // 2))
 
     def wanted(self, x: Tensor) -> Tensor:
         """Return all of x."""

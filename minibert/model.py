@@ -45,6 +45,11 @@ class EncoderOutput(Fields):
     attentions: tuple[Tensor, ...] | None = None  # L of (B, H, S, S)
 
 
+def layer_norm(config: Config, width: int) -> nn.LayerNorm:
+    """Return LayerNorm: it brings each vector to mean 0 and variance 1, then applies a learned scale and shift."""
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+
 class Embeddings(nn.Module):
     """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and those of its relatives.
 
@@ -57,21 +62,23 @@ class Embeddings(nn.Module):
         super().__init__()
         width, D = config.embedding_size, config.hidden_size
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
-        padding_idx = None if config.padding_has_position else config.first_position - 1
-        self.position = nn.Embedding(config.max_position_embeddings, width, padding_idx=padding_idx)
+        self.position: nn.Embedding | None = None
+        if not config.rotary_thetas:
+            padding_idx = None if config.padding_has_position else config.first_position - 1
+            self.position = nn.Embedding(config.max_position_embeddings, width, padding_idx=padding_idx)
         self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.task = nn.Embedding(config.task_vocab_size, width) if config.task_vocab_size else None
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.norm = layer_norm(config, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.embedding_projection = nn.Linear(width, D) if width != D or config.always_projected else None
-        self.first_position, self.pad_token_id = config.first_position, config.pad_token_id
+        self.config = config
 
     def positions(self, input_ids: Tensor) -> Tensor:
         """Positions: (S), the same in every row; or (B,S), where [PAD] has no position and only real tokens count."""
-        if self.position.padding_idx is None:
-            return self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
-        real = input_ids != self.pad_token_id
-        return real.cumsum(dim=1) * real + self.position.padding_idx
+        if self.config.padding_has_position:
+            return self.config.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
+        real = input_ids != self.config.pad_token_id
+        return real.cumsum(dim=1) * real + self.config.first_position - 1
 
     def forward(
         self,
@@ -87,11 +94,12 @@ class Embeddings(nn.Module):
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
             x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
-        x = x + self.position(self.positions(input_ids) if positions is None else positions)  # (B,S,D) + (S,D)
+        if self.position is not None:
+            positions = self.positions(input_ids) if positions is None else positions
+            x = x + self.position(positions)  # (B,S,D) + (S,D)
         if self.task is not None:
             x = x + (self.task.weight[0] if tasks is None else self.task(tasks))
-        # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
-        x = self.dropout(self.norm(x))
+        x = self.dropout(self.norm(x))  # dropout: zeros, only in training
         return x if self.embedding_projection is None else self.embedding_projection(x)  # (B,S,D)
 
 
@@ -123,6 +131,20 @@ def sdpa_attention(
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=
 
 
+def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Turn each pair of numbers by an angle that grows with the position, (B,H,S,W) -> (B,H,S,W) (Su et al. 2021).
+
+    The product of a turned query and a turned key depends on the distance of their tokens only. Pair i is the numbers i
+    and i + W/2, and its angle p theta^(-2i/W) at position p. Mirrors apply_rotary_pos_emb.
+    """
+    W = x.shape[-1]
+    angles = positions[..., None].float() * (1.0 / theta ** (torch.arange(0, W, 2, device=x.device).float() / W))
+    angles = torch.cat((angles, angles), dim=-1).unsqueeze(-3)  # (S,W/2) -> (1,S,W)
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    half = torch.cat((-exact[..., W // 2 :], exact[..., : W // 2]), dim=-1)
+    return (exact * angles.cos() + half * angles.sin()).to(x.dtype)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention: H heads of width W in parallel, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
 
@@ -130,14 +152,16 @@ class SelfAttention(nn.Module):
     Mirrors BertSelfAttention with the projection of BertSelfOutput, and DistilBertSelfAttention.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, number: int = 0) -> None:
         super().__init__()
-        D = config.hidden_size
+        D, bias = config.hidden_size, config.attention_bias
         self.head_size = D // config.num_attention_heads  # W
-        self.query = nn.Linear(D, D)
-        self.key = nn.Linear(D, D)
-        self.value = nn.Linear(D, D)
-        self.output = nn.Linear(D, D)
+        self.query = nn.Linear(D, D, bias)
+        self.key = nn.Linear(D, D, bias)
+        self.value = nn.Linear(D, D, bias)
+        self.output = nn.Linear(D, D, bias)
+        self.theta = config.rotary_thetas[number] if config.rotary_thetas else None
+        self.window = config.windows[number] if config.windows else None
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -156,7 +180,12 @@ class SelfAttention(nn.Module):
         wanted: the rows of x whose output is needed; None: all.
         """
         query, key, value = map(self.split_heads, self.project(x, x if wanted is None else wanted))  # (B,H,S,W) each
-        context, probs = attend(query, key, value, layout, self.dropout)  # (B,H,S,W), (B,H,S,S)
+        if self.theta is not None:
+            if layout.positions is None:
+                raise ValueError(f"{type(layout).__name__} has no positions, and the model has rotary positions")
+            query = rotate(query, layout.wanted(layout.positions), self.theta)
+            key = rotate(key, layout.positions, self.theta)
+        context, probs = attend(query, key, value, layout.within(self.window), self.dropout)  # (B,H,S,W), (B,H,S,S)
         # Contiguous, as upstream: for B = W = 1 flatten alone makes a view, whose products round differently.
         context = context.transpose(-3, -2).contiguous().flatten(-2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
@@ -167,14 +196,20 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.expand = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.contract = nn.Linear(config.intermediate_size, config.hidden_size)
+        D, width, bias = config.hidden_size, config.intermediate_size, config.feed_forward_bias
+        self.expand = nn.Linear(D, width, bias)
+        self.gate = nn.Linear(D, width, bias) if config.gated else None
+        self.contract = nn.Linear(width, D, bias)
         self.activation = ACTIVATION[config.hidden_act]
+        self.dropout = nn.Dropout(config.feed_forward_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,S,F) -> (B,S,D)."""
-        x = self.contract(self.activation(self.expand(x)))  # (B,S,D) -> (B,S,F) -> (B,S,D)
-        return x
+        y: Tensor = self.activation(self.expand(x))  # (B,S,D) -> (B,S,F)
+        if self.gate is not None:
+            y = y * self.gate(x)
+        y = self.contract(self.dropout(y))  # (B,S,F) -> (B,S,D)
+        return y
 
 
 class Residual(nn.Module):
@@ -196,14 +231,14 @@ class Layer(nn.Module):
     `x +` is the residual connection. The norm follows the sum ("post-norm"), as in Vaswani et al.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, number: int = 0) -> None:
         super().__init__()
-        self.attention = SelfAttention(config)
-        self.attention_residual = Residual(config.hidden_dropout_prob if config.dropout_after_attention else 0.0)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.attention = SelfAttention(config, number)
+        self.attention_residual = Residual(config.attention_residual_dropout)
+        self.attention_norm = layer_norm(config, config.hidden_size)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config.hidden_dropout_prob if config.dropout_after_feed_forward else 0.0)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward_residual = Residual(config.feed_forward_residual_dropout)
+        self.feed_forward_norm = layer_norm(config, config.hidden_size)
 
     def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
@@ -211,6 +246,27 @@ class Layer(nn.Module):
         attended, probs = self.attention(x, layout, attend, wanted)
         x = self.attention_norm(self.attention_residual(attended, wanted))
         x = self.feed_forward_norm(self.feed_forward_residual(self.feed_forward(x), x))
+        return x, probs
+
+
+class PreNormLayer(Layer):
+    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)): what most models after BERT do (Xiong et al. 2020).
+
+    The first layer has no norm before its attention, because the embeddings end with one. Mirrors
+    ModernBertEncoderLayer.
+    """
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        if number == 0:
+            self.attention_norm = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
+        normed = self.attention_norm(x)
+        attended, probs = self.attention(normed, layout, attend, layout.wanted(normed))
+        x = self.attention_residual(attended, layout.wanted(x))
+        x = self.feed_forward_residual(self.feed_forward(self.feed_forward_norm(x)), x)
         return x, probs
 
 
@@ -259,7 +315,9 @@ class Encoder(nn.Module):
         self.config = config
         self.attend = ATTENTION[attention]
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in set(config.shared_layers))
+        make = PreNormLayer if config.norm_first else Layer
+        self.layers = nn.ModuleList(make(config, number) for number in range(len(set(config.shared_layers))))
+        self.final_norm = layer_norm(config, config.hidden_size) if config.norm_first else None
         self.pooler = Pooler(config) if pooler and config.family.has_pooler else None
         initialise(self, config)
 
@@ -308,4 +366,6 @@ class Encoder(nn.Module):
         steps = self.config.shared_layers[:depth]  # 0, 1, 2, ... unless layers are shared
         for step, number in enumerate(steps, start=1):
             x, probs = self.layers[number](x, layout if step < len(steps) else layout.last(), attend)
+            if self.final_norm is not None and step == len(self.config.shared_layers):
+                x = self.final_norm(x)
             yield x, probs

@@ -21,7 +21,7 @@ from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
-from minibert.model import Encoder, EncoderOutput, initialise
+from minibert.model import Encoder, EncoderOutput, initialise, layer_norm
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
@@ -169,9 +169,9 @@ class TokenPrediction(Head):
 
     def build(self, config: Config) -> None:
         """Create the transform to the width of the token embedding, and the decoder."""
-        self.transform = nn.Linear(config.hidden_size, config.embedding_size)
+        self.transform = nn.Linear(config.hidden_size, config.embedding_size, config.head_bias)
         self.activation = ACTIVATION[config.prediction_act or config.hidden_act]
-        self.transform_norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.transform_norm = layer_norm(config, config.embedding_size)
         self.decoder = Decoder(config)
 
     def predict_tokens(self, encoded: EncoderOutput) -> Tensor:

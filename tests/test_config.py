@@ -176,6 +176,11 @@ CHANGES: dict[str, Any] = {
     "problem_type": "regression",
     "classifier_dropout": 0.55,
     "qa_dropout": 0.65,
+    "attention_bias": False,
+    "feed_forward_bias": False,
+    "norm_bias": False,
+    "head_bias": False,
+    "feed_forward_dropout": 0.15,
     "extra": {"my own key": 1},
 }
 KEPT = {"model_type"}  # changed below: it says which of the others exist

@@ -146,6 +146,13 @@ NOTES: dict[str, dict[str, Note]] = {
             ("layer",),
             (f"{ENCODER}#Residual and LayerNorm", f"{ABLATION}#3. Without a residual"),
         ),
+        "PreNormLayer": Note(
+            ("y = x + Attention(LayerNorm(x))", "x′ = y + FFN(LayerNorm(y))"),
+            """The same parts in another order: the sums are never normalised, so the residual path leads from the
+            last layer straight to the embeddings. Its values grow with depth, which is why one more norm follows the
+            last layer.""",
+            tutorials=(f"{ABLATION}#3. Without a residual",),
+        ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),
             """Only next sentence prediction, or fine-tuning, trains it. In a checkpoint that was trained in

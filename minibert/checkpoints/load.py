@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config
@@ -162,30 +162,36 @@ def fill(
     name_tied(found, config)
     if isinstance(model, TokenPrediction) and not new_head:
         drop_second_names(found, config, report)
-    wanted: dict[str, StoredTensor] = {}
-    for ours, parameter in model.state_dict().items():
-        name = name_in_file(config.family, ours, head, config.layers_in_group)
-        fresh = new_head and in_head(ours) and (name not in found or not ours.startswith("encoder."))
+    wanted: list[tuple[StoredTensor, list[str]]] = []
+    parameters = model.state_dict()
+    for name, parts in names_in_file(model).items():
+        rows = sum(parameters[ours].shape[0] for ours in parts)
+        shape = (rows, *parameters[parts[0]].shape[1:])
+        fresh = new_head and in_head(parts[0]) and (name not in found or not parts[0].startswith("encoder."))
         if fresh or (stored := found.pop(name, None)) is None:
-            report.missing.append(ours)
-        elif stored.shape != tuple(parameter.shape):
-            report.wrong_shape[stored.name] = f"{stored.shape} in the file, {tuple(parameter.shape)} by config.json"
+            report.missing += parts
+        elif stored.shape != shape:
+            report.wrong_shape[stored.name] = f"{stored.shape} in the file, {shape} by config.json"
         else:
-            wanted[ours] = stored
+            wanted.append((stored, parts))
     report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
     check_complete(report, config, head, new_head)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
         initialise(model.get_submodule(module), config)
     state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
-    for ours, stored in wanted.items():
-        state[ours] = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model
-        if not torch.isfinite(state[ours]).all():
+    for stored, parts in wanted:
+        whole = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model
+        if not torch.isfinite(whole).all():
             raise ValueError(
                 f"{report.source}: tensor {stored.name} ({stored.dtype}) holds NaN, infinite values or numbers too "
                 f"large for {dtype}"
             )
-        report.loaded[stored.name] = ours
+        report.loaded[stored.name] = ", ".join(parts)
+        rows_of_parts = torch.split(whole, [parameters[ours].shape[0] for ours in parts])
+        state |= {
+            ours: rows if len(parts) == 1 else rows.clone() for ours, rows in zip(parts, rows_of_parts, strict=True)
+        }
     model.load_state_dict(state, assign=True)
 
 
@@ -283,6 +289,19 @@ def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -
     return f"{family.numbered(official, int(layer), in_group)}.{kind}"
 
 
+def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
+    """Return the official names, without prefix, of a model's tensors: each with ours, which are its rows in order."""
+    config, head = model.config, model.name if isinstance(model, Head) else ""
+    names: dict[str, list[str]] = {}
+    for ours in model.state_dict():
+        names.setdefault(name_in_file(config.family, ours, head, config.layers_in_group), []).append(ours)
+    order = [module.rpartition(".")[2] for module in config.family.modules]  # query, key, value, ...
+    for parts in names.values():
+        if len(parts) > 1:
+            parts.sort(key=lambda ours: order.index(ours.split(".")[-2]))
+    return names
+
+
 def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
     """The same as in a file: the encoder of a model with a task head has the relative's prefix."""
     return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
@@ -331,7 +350,10 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     folder, head = user_path(folder), model.name if isinstance(model, Head) else ""
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict()
-    tensors = {full_name(config.family, ours, head, config.layers_in_group): x for ours, x in state.items()}
+    tensors: dict[str, Tensor] = {}
+    for parts in names_in_file(model).values():  # type: ignore[arg-type]  # a model of ours
+        name = full_name(config.family, parts[0], head, config.layers_in_group)
+        tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
         bias = tensors.pop(when_not)

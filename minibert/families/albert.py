@@ -88,7 +88,7 @@ ALBERT = Family(
         "always_projected": True,
         "layers_in_group": lambda config: config.inner_group_num,
         "shared_layers": shared_layers,
-        "dropout_after_feed_forward": False,
+        "feed_forward_residual_dropout": 0.0,
     },
     second_names={
         "predictions.bias": "predictions.decoder.bias",

@@ -35,8 +35,17 @@ BEHAVIOUR: Mapping[str, Any] = {
     "task_vocab_size": 0,
     "layers_in_group": 1,
     "shared_layers": lambda config: tuple(range(config.num_hidden_layers)),
-    "dropout_after_attention": True,
-    "dropout_after_feed_forward": True,
+    "attention_bias": True,
+    "feed_forward_bias": True,
+    "norm_bias": True,
+    "head_bias": True,
+    "feed_forward_dropout": 0.0,
+    "attention_residual_dropout": lambda config: config.hidden_dropout_prob,
+    "feed_forward_residual_dropout": lambda config: config.hidden_dropout_prob,
+    "norm_first": False,
+    "gated": False,
+    "windows": (),
+    "rotary_thetas": (),
     "prediction_act": "",
     "text_head": "pooler",
     "dropout_before_text_head": False,
@@ -58,6 +67,7 @@ class Family:
     upstream: str  # prefix of its classes in transformers: Bert for BertModel, BertForMaskedLM, ...
     prefix: str  # of the encoder's tensors in a file that has a task head too
     modules: Mapping[str, str]  # the encoder in the order of the forward pass: our module -> the official one
+    # Several modules in a row may have one official name (`fused`): they are the rows of its tensors, in this order.
     heads: Mapping[str, Mapping[str, str]]  # task head -> its modules, ours -> the official ones
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
@@ -66,6 +76,7 @@ class Family:
     behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
+    fused: tuple[str, ...] = ()  # official modules that hold several of ours
     # The decoder bias that transformers reads: while the decoder is tied to the token embedding, and when it is not.
     decoder_bias: tuple[str, str] = ("", "")
     # Whether the second text of a pair is in segment 1; else only special tokens separate the two.
@@ -74,6 +85,15 @@ class Family:
     outputs: Mapping[str, str] = field(default_factory=dict)
     # Task head -> keys of config.json that it reads, each with the only implemented value.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = list(self.modules.values())
+        for ours, official in self.modules.items():
+            if ((count := names.count(official)) > 1) != (official in self.fused):
+                raise ValueError(
+                    f"{self.name}: {ours} is {official} in a file, the name of {count} modules; `fused` must list the "
+                    "names that several have, and no others"
+                )
 
     @property
     def decides(self) -> Mapping[str, Any]:
@@ -102,7 +122,7 @@ class Family:
         table = {**self.modules, **self.heads.get(head, {})}
         inner = module if module in table else next((name for name in table if name.startswith(module + ".")), None)
         if inner is None:
-            raise LookupError(f"{self.name} has no {module}")
+            raise LookupError(f"{self.name} has no official name for {module} in its tables")
         if inner == module:
             return table[module]
         before, mark, _ = table[inner].rpartition("{}" if module.endswith("{}") else ".")

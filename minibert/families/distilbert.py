@@ -59,7 +59,7 @@ DISTILBERT = Family(
     behaviour={
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-12,
-        "dropout_after_attention": False,
+        "attention_residual_dropout": 0.0,
         "text_head": "relu",
         "classifier_dropout_on_tokens": False,
     },

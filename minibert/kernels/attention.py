@@ -41,7 +41,8 @@ def by_heads(attend: PackedAttend) -> Attend:
         query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: nn.Module
     ) -> tuple[Tensor, None]:
         q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
-        return attend(q, k, v, packed).transpose(0, 1), None
+        context = attend(q, k, v, packed) if packed.window is None else local_attention(q, k, v, packed, packed.window)
+        return context.transpose(0, 1), None
 
     return attend_by_heads
 
@@ -56,11 +57,37 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
     return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The attention of one group by torch's kernel, (B,S,H,W) -> (B,S,H,W); on a CPU in float32."""
+def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window: int) -> Tensor:
+    """Attention to the tokens at most window // 2 away, group after group: (T,H,W) or (B + extra,H,W) -> the same.
+
+    A block of queries is as long as the window, and only the keys that it reaches are multiplied.
+    """
+    half, contexts, first = window // 2, [], packed.first - packed.bounds[:-1]  # (B): the column of the first tokens
+    rows = zip(packed.groups, packed.by_group(first), *(packed.by_group(x) for x in (query, key, value)), strict=True)
+    for (_, S), firsts, q, k, v in rows:
+        columns = torch.arange(S, device=q.device)
+        if q.shape[1] < S:  # one query per text
+            near = (firsts - columns).abs() <= half  # (B,1) - (S) -> (B,S)
+            contexts.append(fused(q, k, v, near[:, None, None]).flatten(0, 1))
+            continue
+        size, blocks = max(window, 1), []
+        for begin in range(0, S, size):
+            low, high = max(0, begin - half), begin + size + half
+            near = (columns[begin : begin + size, None] - columns[low:high]).abs() <= half
+            blocks.append(fused(q[:, begin : begin + size], k[:, low:high], v[:, low:high], near))
+        contexts.append(torch.cat(blocks, dim=1).flatten(0, 1))
+    return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The attention of one group by torch's kernel, (B,S,H,W) -> (B,S,H,W); on a CPU in float32.
+
+    mask: True for a key that a query sees, (B,1,S,S) or the like.
+    """
     q, k, v = (x.float() if x.device.type == "cpu" else x for x in (query, key, value))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
-    context = F.scaled_dot_product_attention(q, k, v)  # no mask: nothing here is padding
+    with without_cudnn():
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # nothing here is padding
     return context.transpose(1, 2).to(query.dtype)  # (B,H,S,W) -> (B,S,H,W)
 
 

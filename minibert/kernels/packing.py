@@ -105,6 +105,11 @@ class Packed:
     extra: int = 0  # rows after the first tokens of the B texts that round up their number
     first_only: bool = False
     is_last: bool = False  # whether this is the layout of the last layer
+    window: int | None = None  # of this layer: a token attends to those at most half of it away; None: to all
+
+    def within(self, window: int | None) -> Self:
+        """Return the layout for a layer with this window; without one that is as wide as the texts."""
+        return replace(self, window=None if window is None or self.longest <= window // 2 + 1 else window)
 
     def last(self) -> Self:
         """Return the layout for the last layer."""

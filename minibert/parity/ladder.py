@@ -209,7 +209,8 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
 
     def move(by: int, embeddings: Embeddings) -> None:
-        embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
+        if embeddings.position is not None:
+            embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
 
     for name, function in ACTIVATION.items():
         yield f"activation: upstream computes {name}", changed(nn.Module, partial(assign, "activation", function))

@@ -106,12 +106,18 @@ class PackedBatch:
 
     ids: Tensor  # (T), and so are positions and segments
     positions: Tensor
+    columns: Tensor  # in its row
     segments: Tensor
     groups: list[Group]
     read: Tensor | None  # (N): which of the T tokens are read; None: all
     read_groups: list[Group]  # of these tokens
     order: Tensor  # which of the tokens that are read is the first of the batch, the second, ...
     is_last: bool = False  # whether this is the layout of the last layer
+    window: int | None = None  # of this layer: a token attends to those at most half of it away; None: to all
+
+    def within(self, window: int | None) -> PackedBatch:
+        """Return the layout for a layer with this window."""
+        return self if window is None else replace(self, window=window)
 
     def last(self) -> PackedBatch:
         """Return the layout for the last layer."""
@@ -143,7 +149,8 @@ class PackedBatch:
             size = GROUP_ROWS if on_cpu else B
             groups = [Group.of_lengths(part) for part in torch.split(lengths, size)]
         positions = embeddings.positions(ids).expand_as(ids)
-        values = {"ids": ids, "positions": positions, "segments": batch.token_type_ids}
+        columns = torch.arange(S).expand_as(ids)
+        values = {"ids": ids, "positions": positions, "columns": columns, "segments": batch.token_type_ids}
         tokens: dict[str, Any] = {name: x.flatten().index_select(0, index) for name, x in values.items()}
         tokens = {name: padded(x) if on_cpu else x for name, x in tokens.items()}
         if wanted is None:
@@ -248,13 +255,30 @@ def packed_attention(
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
     queries, keys, values = pad_groups(q, groups), pad_groups(k, packed.groups), pad_groups(v, packed.groups)
     contexts = []
-    for group, key_group, *heads in zip(groups, packed.groups, queries, keys, values, strict=True):
+    masks = [group.mask for group in packed.groups] if packed.window is None else local_masks(packed, packed.window)
+    for group, mask, *heads in zip(groups, masks, queries, keys, values, strict=True):
         q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
-        context = fused_attention(q, k, v, key_group.mask, p)
+        context = fused_attention(q, k, v, mask, p)
         contexts.append(group.unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
     found = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
     more = query.shape[1] - len(found)  # the rows of padding after the tokens
     return (F.pad(found, (0, 0, 0, 0, 0, more)) if more else found).transpose(0, 1), None
+
+
+def local_masks(packed: PackedBatch, window: int) -> list[Tensor | None]:
+    """Return the mask of each group, (rows,1,queries,keys): True for a key at most window // 2 from the query.
+
+    A query that is padding sees every key: without any its gradient would not be a number.
+    """
+    groups = packed.read_groups if packed.is_last else packed.groups
+    columns = packed.columns[:, None]  # (T,1), as many axes as one head has
+    of_queries, of_keys = pad_groups(packed.wanted(columns), groups), pad_groups(columns, packed.groups)
+    masks: list[Tensor | None] = []
+    for group, key_group, at, keys in zip(groups, packed.groups, of_queries, of_keys, strict=True):
+        mask = (at - keys.transpose(1, 2)).abs()[:, None] <= window // 2  # (rows,1,queries,keys)
+        mask = mask if key_group.mask is None else mask & key_group.mask
+        masks.append(mask if group.mask is None else mask | ~group.mask.transpose(-1, -2))
+    return masks
 
 
 def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -62,6 +62,7 @@ def products_of(layer: Any) -> dict[str, list[nn.Linear]]:
         "attention": [attention.query, attention.key, attention.value],
         "output": [attention.output],
         "expand": [feed_forward.expand],
+        **({"gate": [feed_forward.gate]} if feed_forward.gate is not None else {}),
         "contract": [feed_forward.contract],
     }
 

@@ -37,7 +37,7 @@ from minibert.utils.device import PendingCopy, batch_tokens_on, check_device, ch
 from minibert.utils.printing import progress_bar
 from minibert.vectors import calibration
 from minibert.vectors.calibration import Calibration
-from minibert.vectors.fast_encoder import Kernels, fast_embeddings, fast_layer
+from minibert.vectors.fast_encoder import Kernels, fast_embeddings, fast_layer, norm_of
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import CLS, Recipe
 
@@ -84,6 +84,8 @@ class Engine:
         self.padding_id = None if self.config.padding_has_position else self.config.pad_token_id
         self.encoder = with_parts(encoder, {})
         self.encoder.embeddings = fast_embeddings(encoder.embeddings, kernels)
+        if encoder.final_norm is not None:
+            self.encoder.final_norm = norm_of(encoder.final_norm, self.device)
         if encoder.pooler is not None:
             self.encoder.pooler = with_parts(encoder.pooler, {})
             self.encoder.pooler.set_submodule("dense", kernels.in_float32(encoder.pooler.dense))

@@ -155,6 +155,6 @@ def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
             embeddings.set_submodule(name, kernels.in_float32(module))
         elif isinstance(module, nn.Dropout):
             embeddings.set_submodule(name, nn.Identity())
-    if kernels.int8:
+    if kernels.int8 and source.position is not None:  # the sum with a position is float32
         embeddings.token.weight = nn.Parameter(embeddings.token.weight.bfloat16(), requires_grad=False)
     return embeddings
