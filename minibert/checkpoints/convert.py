@@ -41,11 +41,10 @@ from minibert.utils.files import (
     user_path,
     write_text_atomically,
 )
-from minibert.utils.outputs import atomic_folder, check_output
+from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.utils.printing import brief, cut
 
 COPIED = (*TOKENIZER_FILES, *PATTERNS)
-FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
 Figures = dict[str, Any]
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -63,7 +62,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
     out, folder = user_path(out), locate(name, download=False).folder
-    check_output(out, overwrite, files=FILES, apart=[name, folder])
+    check_folder(out, overwrite, apart=[name, folder])
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
     done: Figures = {"folder": folder, "out": out, "model_type": config.model_type, "left_out": {}}
     with atomic_folder(out, overwrite) as temporary:

@@ -18,7 +18,7 @@ from minibert.checkpoints.load import head_of, load
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
 from minibert.utils.files import atomic_write, user_path
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.printing import require
 
 SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which the file is compared with the model
@@ -55,7 +55,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     """
     out = user_path(out)
     require("onnx", "onnx", "onnxruntime", "onnxscript")
-    check_output(out, overwrite, endings=(".onnx",), apart=[name])
+    check_file(out, overwrite, endings=(".onnx",), apart=[name])
     if head is None:
         head = found if (found := head_of(name)) in FINE_TUNED else ENCODER
     model = load(name, head=None if head == ENCODER else head)

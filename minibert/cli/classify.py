@@ -16,7 +16,7 @@ from minibert.cli.shared import (
     read_options,
 )
 from minibert.utils.files import regular, user_path
-from minibert.utils.outputs import atomic_folder, check_output
+from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.vectors.recipe import Recipe
 
 
@@ -35,11 +35,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
-    from minibert.prediction.frozen import CLASSIFIER_FILE, score_table, train
+    from minibert.prediction.frozen import score_table, train
     from minibert.tasks.classification import Classification
     from minibert.utils.printing import block
 
-    check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])
+    check_folder(args.out, args.overwrite, apart=[args.model])
     if args.features and args.cache:
         raise ValueError("--features and --cache are both given; given vectors need no cache")
     task = read_options(args, Classification)

@@ -28,7 +28,7 @@ from minibert.cli.shared import (
 )
 from minibert.tasks.settings import AnsweringSettings, TaggingSettings
 from minibert.utils.files import user_path
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.printing import block, require
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def predict(args: Arguments) -> Figures:
 
 
 def check_rows(args: Arguments, model: str) -> None:
-    """Raise ValueError for options about texts or their output that contradict each other, and what check_output
+    """Raise ValueError for options about texts or their output that contradict each other, and what check_file
     raises."""
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
@@ -154,7 +154,7 @@ def check_rows(args: Arguments, model: str) -> None:
     from minibert.tables.writing import ENDINGS
 
     if args.out is not None:
-        check_output(args.out, args.overwrite, endings=ENDINGS, apart=[model])
+        check_file(args.out, args.overwrite, endings=ENDINGS, apart=[model, args.file])
         require("parquet", *["pyarrow"] * (args.out.suffix.lower() == ".parquet"))
 
 
@@ -185,7 +185,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
         if not total:
             raise ValueError(f"{args.file if args.file not in (None, '-') else 'standard input'} holds no texts")
         if args.out is not None:
-            check_output(args.out, args.overwrite)  # it may have appeared meanwhile
+            check_file(args.out, args.overwrite)  # it may have appeared meanwhile
     if cuts:
         truncated, longest = sum(one.truncated for one in cuts), max(one.longest for one in cuts)
         at_least = any(one.at_least for one in cuts)

@@ -135,7 +135,9 @@ def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option that permits replacing an output."""
-    parser.add_argument("--overwrite", action="store_true", help="replace files that minibert wrote, no others")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace this file, or a folder that only minibert wrote to"
+    )
 
 
 def masked_lm(args: Arguments) -> str:

@@ -198,10 +198,10 @@ def vocab_arguments(parser: argparse.ArgumentParser) -> None:
 
 def vocab(args: Arguments) -> Figures:
     """Learn the tokens of a corpus: letters first, then again and again the most frequent pair, joined."""
-    from minibert.train.vocabulary import FILES, learn_vocabulary
-    from minibert.utils.outputs import check_output
+    from minibert.train.vocabulary import learn_vocabulary
+    from minibert.utils.outputs import check_folder
 
-    check_output(args.out, args.overwrite, files=FILES)
+    check_folder(args.out, args.overwrite, apart=args.corpus)
     begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
     found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
     found.save(args.out, args.overwrite)

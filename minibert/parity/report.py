@@ -22,7 +22,7 @@ from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_r
 from minibert.storage.hub import locate
 from minibert.utils.device import check_device
 from minibert.utils.files import write_text_atomically
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.printing import install_hint, printable, progress_bar, require, table
 from minibert.utils.templates import templates
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if reason := reduced_float32(torch.device(device)):
             raise ValueError(reason)
     for path in map(Path, args.report):
-        check_output(path, args.overwrite, endings=(".html", ".md"))
+        check_file(path, args.overwrite, endings=(".html", ".md"))
     source = locate(args.model or CHECKPOINT)
     against = "transformers, eager attention, float32 on the CPU"
     versions = {"minibert": __version__, "torch": torch.__version__}

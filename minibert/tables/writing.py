@@ -70,10 +70,8 @@ def as_cell(value: object) -> str:
 
 
 def write_parquet(rows: Rows, path: Path) -> None:
-    """All rows as one table, which names minibert as its maker. Raises ValueError or TypeError for mixed types."""
+    """Write all rows as one table. Raises ValueError or TypeError for a column of mixed types."""
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     names = dict.fromkeys(name for row in rows for name in row)
     table = arrow.table({name: [row.get(name) for row in rows] for name in names})
-    with parquet.ParquetWriter(path, table.schema) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({"maker": "minibert"})
+    parquet.write_table(table, path)

@@ -27,7 +27,7 @@ from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import choose, page
 from minibert.utils.files import user_path, write_text_atomically
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.plotting import heat_map, pyplot, save_figure
 from minibert.utils.printing import block
 
@@ -229,7 +229,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     if not any(outputs.values()) and not args.json:
         raise ValueError("there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg")
     for suffix, path in [(suffix, path) for suffix, path in outputs.items() if path]:
-        check_output(path, args.overwrite, endings=(suffix,), apart=[args.model, args.classifier])
+        check_file(path, args.overwrite, endings=(suffix,), apart=[args.model, args.classifier])
     if args.annotated and not (args.annotated / "model.html").is_file():
         raise FileNotFoundError(f"--annotated is {args.annotated}, which has no model.html; `make annotated` writes it")
     if args.png or args.svg:

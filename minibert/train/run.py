@@ -28,7 +28,6 @@ from tqdm import tqdm
 from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.prediction.reader import REPORT
-from minibert.storage.tensor_files import WEIGHTS_FILE
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
@@ -38,11 +37,10 @@ from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 from minibert.utils.device import choose_device, choose_dtype
 from minibert.utils.files import write_text_atomically
-from minibert.utils.outputs import atomic_folder, check_output
+from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.utils.plotting import pyplot, save_figure
 from minibert.utils.printing import block
 
-FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
 RECENT = 100  # steps over which the printed loss is averaged
@@ -254,7 +252,7 @@ def print_evaluation(progress: Progress, main: str | None) -> None:
 
 def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:
     """Raise ValueError for an output folder that holds something, or overlaps one of the inputs."""
-    check_output(out, overwrite, files=FILES, apart=inputs)
+    check_folder(out, overwrite, apart=inputs)
 
 
 def write(trained: Trained, out: Path, overwrite: bool = False) -> None:

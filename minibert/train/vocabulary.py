@@ -36,7 +36,6 @@ from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.printing import progress_bar
 
-FILES = ("vocab.txt", "config.json", "tokenizer.json", "tokenizer_config.json")  # that `save` writes
 MOST_WORDS = 5_000_000  # different ones in memory, about 600 MB; beyond that the rarest are dropped
 CHARACTERS = 10_000  # of a text for the library
 

@@ -1,17 +1,16 @@
-"""Outputs: no command replaces or deletes a file that minibert did not write.
+"""Outputs: no command replaces or deletes a file of someone else.
 
-`check_output` refuses an output before any work begins. `atomic_folder` writes a folder: its files appear when all of
-them are complete, together with LIST_FILE, which holds the SHA-256 of each. With overwrite, a file in a folder is
-replaced only if it still has the SHA-256 in that list; a single file only if it has the mark of minibert.
+`check_file` and `check_folder` refuse an output before any work begins. A file is replaced only if the user asks for it
+with overwrite. A folder is written by `atomic_folder`: it appears when all its files are complete, LIST_FILE among
+them, which holds the SHA-256 of each. With overwrite, a folder is replaced only if each file in it is still as listed.
 """
 
 import errno
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from minibert.utils.files import (
@@ -25,71 +24,56 @@ from minibert.utils.files import (
     user_path,
     write_text_atomically,
 )
+from minibert.utils.printing import cut
 
-LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
+LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; earlier versions wrote a list of two where they were killed
 OTHER = "name another --out"
-# A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
-NPY_HEADER = 4096
-NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-# The first columns of a table of predictions; in a .jsonl there are values between their names.
-COLUMNS = ("labels? probability probabilities", "number choice probability", "masks filled", "answer start end score")
-PREDICTIONS = "|".join(names.replace(" ", r'(?:": [^\n]*, "|[,\t])') for names in COLUMNS).encode()
-ENTITIES = rb'entities(": |[,\t][^\n]*\n"?)\[(\]|\{""?text""?: )'  # with the first row of a .csv or .tsv
-# By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
-MARKS = {
-    ".npy": re.escape(NPY_START),
-    ".html": b"minibert (trace|parity)</title>",
-    ".md": b"# Parity",
-    **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
-    **dict.fromkeys((".tsv", ".csv", ".jsonl"), rb'\A(\{")?(?:(%b)\b|%b)' % (PREDICTIONS, ENTITIES)),
-    ".parquet": b"(?s)maker..minibert",
-}
+Inputs = Iterable[str | os.PathLike[str] | None]
 
 
-def check_output(
-    out: Path,
-    overwrite: bool = False,
-    *,
-    files: Iterable[str] | None = None,
-    endings: Sequence[str] = (),
-    apart: Iterable[str | os.PathLike[str] | None] = (),
-) -> None:
-    """Raise ValueError, before any work begins, for an output that would replace something that must be kept.
+def check_file(out: Path, overwrite: bool = False, *, endings: Sequence[str] = (), apart: Inputs = ()) -> None:
+    """Raise ValueError, before any work begins, for a file that is there already, or has none of the endings.
 
-    files: the names of the files to be written into the folder `out`; None: `out` is itself a file, in a folder that
-    exists, and has one of `endings`. apart: folders that are inputs; `out` may not equal, contain or be inside any of
-    them. overwrite: minibert's own files may be replaced.
+    overwrite: a file that is there may be replaced, except by a command that reads it. apart: see check_place.
+    Raises FileNotFoundError if the folder around it does not exist.
     """
     if endings and out.suffix.lower() not in endings:
         raise ValueError(f"{out} must be a file that ends in {', '.join(endings)}")
-    if files is None and not out.parent.is_dir():
+    if not out.parent.is_dir():
         raise FileNotFoundError(f"{out} cannot be written: there is no folder {out.parent}")
     check_place(out, apart)
-    if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
+    if out.exists():
+        regular(out, f"file; {OTHER}")
+        if not overwrite:
+            raise ValueError(f"{out} is there already; {OTHER}, or replace it: overwrite=True")
+
+
+def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> None:
+    """Raise ValueError, before any work begins, for a folder that holds something.
+
+    overwrite: it may be replaced if minibert wrote all that it holds. apart: see check_place.
+    """
+    check_place(out, apart)
+    if not out.exists():
         return
-    if out.is_dir() != (files is not None):
-        raise ValueError(f"{out} is a {'folder, not a file' if out.is_dir() else 'file, not a folder'}; {OTHER}")
-    if not overwrite:
-        held = "" if files is None else f" and holds {listing(out)}"
-        raise ValueError(f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: overwrite=True")
-    if files is None:
-        with regular(out).open("rb") as file:
-            ends = file.read(4096)
-            file.seek(max(0, out.stat().st_size - 4096))
-            foreign = [] if re.search(MARKS[out.suffix.lower()], ends + file.read()) else [out]
-    else:
-        own = own_files(out)
-        foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]
-        foreign = foreign if foreign or own else sorted(out.iterdir())  # none of ours: someone else's folder
-    if foreign:
+    if not out.is_dir():
+        raise ValueError(f"{out} is a file, not a folder; {OTHER}")
+    if out.is_mount():
+        raise ValueError(f"{out} is where a file system is mounted, and cannot be replaced; name a folder in it")
+    if not overwrite and any(out.iterdir()):
         raise ValueError(
-            f"not as minibert wrote it, so nothing is replaced: {', '.join(map(str, foreign[:9]))}; {OTHER}"
+            f"{out} is there already and holds {listing(out)}; {OTHER}, or replace what minibert wrote there: "
+            "overwrite=True"
         )
+    if foreign := foreign_files(out):
+        names = ", ".join(cut(str(path.relative_to(out))) for path in foreign[:9])
+        raise ValueError(f"nothing is replaced: in {out}, these are not as minibert wrote them: {names}; {OTHER}")
 
 
-def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
-    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input.
+def check_place(out: Path, apart: Inputs) -> None:
+    """Raise ValueError for a link, for the current folder or one around it, and for what is read.
 
+    apart: files and folders that are inputs, if they exist: `out` may not equal, contain or be inside any of them.
     Raises PermissionError without the right to write there, NotADirectoryError in place of a folder.
     """
     if out.is_symlink():
@@ -97,7 +81,7 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
     place = out.resolve()
     if Path.cwd().is_relative_to(place):
         raise ValueError(f"{out} is the folder in which the command runs, or one around it; {OTHER}")
-    for other in (user_path(one).resolve() for one in apart if one is not None and user_path(one).is_dir()):
+    for other in (user_path(one).resolve() for one in apart if one is not None and user_path(one).exists()):
         if place.is_relative_to(other) or other.is_relative_to(place):
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
     parent = next(one for one in place.parents if one.exists())
@@ -106,26 +90,26 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def own_files(folder: Path) -> dict[str, str]:
-    """The files in a folder that still are as minibert wrote them, each with its SHA-256."""
-    listed = read_json(folder / LIST_FILE).get("files", {}) if (folder / LIST_FILE).exists() else {}
-    place, own = folder.resolve(), {}
-    for name, digests in listed.items() if isinstance(listed, dict) else ():
-        try:
-            path = (place / name).resolve()
-            inside = path == place / name and path.is_relative_to(place) and path.is_file()  # not through a link
-        except (OSError, ValueError, RuntimeError):  # no file can have this name: it is too long, or has a null byte
-            continue
-        if inside and isinstance(digests, str | list) and (digest := sha256(path)) in digests:
-            own[name] = digest
-    return own
+def foreign_files(folder: Path) -> list[Path]:
+    """Return the files and links in a folder that are not as its LIST_FILE says; without one, all of them."""
+    listed = read_json(folder / LIST_FILE).get("files") if (folder / LIST_FILE).exists() else None
+    digests = listed if isinstance(listed, dict) else {}
+
+    def is_ours(path: Path) -> bool:
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not path.is_file():
+            return False
+        return name == LIST_FILE or (name in digests and sha256(path) in str(digests[name]))
+
+    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return [path for path in paths if not is_ours(path)]
 
 
 @contextmanager
 def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`: its files move there when all are written, and it is removed on failure.
+    """Yield a temporary folder, which becomes `out` when all its files are written, and is removed on failure.
 
-    Raises what check_output raises where `out` has been filled since it was checked.
+    Raises what check_folder raises if `out` was filled since it was checked.
     """
     temporary = temporary_path(out)
     try:
@@ -134,36 +118,25 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
         yield temporary
         paths = sorted(path for path in temporary.rglob("*") if path.is_file())
         files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}
-        check_output(out, overwrite, files=files)
-        write_list(temporary, files)
+        write_text_atomically(temporary / LIST_FILE, json.dumps({"files": files}, indent=1) + "\n")
         for path in (*temporary.rglob("*"), temporary):
             sync(path)
-        with suppress(OSError):
-            out.rmdir()  # only an empty folder can be removed
-        if out.exists():
-            replace_files(out, temporary, files)
-        else:
-            os.rename(temporary, out)
-        sync(out.parent)
+        check_folder(out, overwrite)
+        replace_folder(out, temporary)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def replace_files(out: Path, temporary: Path, new: Mapping[str, str]) -> None:
-    """Move the new files to `out` one by one, and delete those of minibert that are no longer written."""
-    old = own_files(out)
-    # A kill from here on leaves old and new files, each complete and in the list.
-    write_list(out, {name: [digests[name] for digests in (old, new) if name in digests] for name in {**old, **new}})
-    for name in new:
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary / name, out / name)
-        sync((out / name).parent)
-    for name in old.keys() - new.keys():
-        (out / name).unlink()
-    os.replace(temporary / LIST_FILE, out / LIST_FILE)
-    sync(out)
-
-
-def write_list(folder: Path, files: Mapping[str, object]) -> None:
-    """Write LIST_FILE: for each file its SHA-256, or all values that it may have."""
-    write_text_atomically(folder / LIST_FILE, json.dumps({"files": files}, indent=1) + "\n")
+def replace_folder(out: Path, new: Path) -> None:
+    """Rename a folder to `out`; what is there gets a temporary name, and is removed once the new folder has its own."""
+    old = temporary_path(out)
+    if out.exists():
+        os.rename(out, old)
+    try:
+        os.rename(new, out)
+    except BaseException:
+        if old.exists():
+            os.rename(old, out)
+        raise
+    sync(out.parent)
+    shutil.rmtree(old, ignore_errors=True)

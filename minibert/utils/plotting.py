@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.utils.files import atomic_write
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.printing import require
 
 SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numbers of both signs
@@ -22,9 +22,9 @@ def pyplot() -> Any:
 
 
 def check_picture(path: Path, overwrite: bool) -> None:
-    """Raise ImportError without matplotlib, and what check_output raises for a picture that cannot be written."""
+    """Raise ImportError without matplotlib, and what check_file raises for a picture that cannot be written."""
     pyplot()
-    check_output(path, overwrite, endings=(".png", ".svg", ".pdf"))
+    check_file(path, overwrite, endings=(".png", ".svg", ".pdf"))
 
 
 def heat_map(
@@ -79,9 +79,7 @@ def head_grid(probs: ArrayLike, tokens: Sequence[str], *, across: int = 4) -> An
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 140) -> None:
-    """Write a figure and close it; the file names minibert as its maker. The ending of `path` is the format."""
-    kind = path.suffix[1:].lower()
-    maker = {"Software" if kind == "png" else "Creator": "minibert"}
+    """Write a figure and close it. The ending of `path` is the format."""
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=dpi, facecolor="white", metadata=maker)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=dpi, facecolor="white")
     pyplot().close(figure)

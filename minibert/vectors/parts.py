@@ -26,12 +26,14 @@ import numpy as np
 from minibert.tables.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, final_name, lock_file, read_json, write_text_atomically
-from minibert.utils.outputs import NPY_HEADER, NPY_START
 from minibert.utils.printing import brief
 from minibert.vectors.embedder import Chunk
 from minibert.vectors.readable import Matrix
 
 MANIFEST = "_manifest.json"  # readers of a folder of .parquet files, such as pandas, skip names that begin with _
+# The numbers of a .npy file begin at byte 4096, with a page of memory; numpy itself pads its header to 64 bytes.
+NPY_HEADER = 4096
+NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
 OLDER_MANIFEST = "manifest.json"
 PART = re.compile(r"part-\d+\.npz")
 

@@ -25,7 +25,7 @@ from minibert.tables.reading import TextFile
 from minibert.tables.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import matching_files, user_path
-from minibert.utils.outputs import check_output
+from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.embedder import Chunk, Embedder
 from minibert.vectors.parts import Parts, part_folder
@@ -176,14 +176,14 @@ def embed_stream(
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     out = user_path(out)
-    check_output(out, overwrite, endings=(".npy",), apart=[model])
+    check_file(out, overwrite, endings=(".npy",), apart=[model])
     embedder = Embedder(model, recipe, device, **settings)
     parts = Parts(Path(f"{out}.parts"), embedder.width, dtype)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
     with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
-        check_output(out, overwrite)  # it may have appeared meanwhile
+        check_file(out, overwrite)  # it may have appeared meanwhile
         parts.join(out)
     return written(parts, out, embedder, computed, cosine)
 

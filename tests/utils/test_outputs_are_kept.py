@@ -1,15 +1,14 @@
-"""What stands where a command is to write is kept: refused, or with --overwrite replaced where minibert wrote it."""
+"""What is where a command is to write is kept: refused, or with --overwrite replaced if minibert wrote it."""
 
 import hashlib
-import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,7 +18,7 @@ from support.words import write_words_checkpoint
 from minibert.cli import main as cli
 from minibert.train import finetune
 from minibert.utils import outputs
-from minibert.utils.outputs import LIST_FILE, atomic_folder, check_output
+from minibert.utils.outputs import LIST_FILE, atomic_folder, check_file, check_folder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:degenerate", "ignore:.* words of the corpus", "ignore:.*has one value"),
@@ -49,13 +48,6 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
     "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
-MATRIX = io.BytesIO()
-np.save(MATRIX, np.zeros((3, 2), np.float32))
-OTHERS = {
-    ".npy": MATRIX.getvalue(),
-    ".png": b"\x89PNG\r\n",
-    ".svg": b"<svg></svg>",
-}  # by other programs
 NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
 
 
@@ -114,25 +106,26 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("command", FOLDERS)
-def test_overwrite_changes_what_minibert_wrote_and_no_other_file(
+def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchanged(
     run: Run, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, argv = tmp_path / "out", [*FOLDERS[command], "--out", tmp_path / "out"]
     assert run(*argv) == 0
     written = contents(out)
     assert set(json.loads((out / LIST_FILE).read_text())["files"]) == written.keys() - {LIST_FILE}
-    foreign = {name: value for name, value in add_foreign(out).items() if name not in written}
     assert run(*argv) == 2
-    assert contents(out) == written | foreign
+    assert contents(out) == written
     assert run(*argv, "--overwrite") == 0
-    after = contents(out)
-    assert after.keys() == (written | foreign).keys() and after.items() >= foreign.items()
+    assert contents(out).keys() == written.keys()
     name = next(name for name in ("model.safetensors", "classifier.safetensors", "vocab.txt") if name in written)
-    (out / name).write_bytes(b"mine now")
-    before = contents(out)
-    assert run(*argv, "--overwrite") == 2
-    assert f"not as minibert wrote it, so nothing is replaced: {out / name};" in capsys.readouterr().err
-    assert contents(out) == before
+    for added in (name, "thesis.txt"):  # one of ours that was changed, and one of the user's
+        (out / added).write_bytes(b"mine now")
+        before = contents(out)
+        assert run(*argv, "--overwrite") == 2
+        assert f"{out / added};" in capsys.readouterr().err
+        assert contents(out) == before
+        (out / added).write_bytes(written.get(added, b"")) if added in written else (out / added).unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "out"]
 
 
 @pytest.mark.parametrize("command", FOLDERS)
@@ -199,23 +192,55 @@ def test_a_folder_that_is_read_is_never_written_to(run: Run, home: Path, command
 @pytest.mark.parametrize(
     "command", [pytest.param(one, marks=pytest.mark.slow if one == "export" else ()) for one in FILES]
 )
-def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kind(
-    run: Run, home: Path, tmp_path: Path, command: str
+def test_a_file_is_replaced_only_with_overwrite_and_only_by_a_file_of_that_kind(
+    run: Run, tmp_path: Path, command: str
 ) -> None:
     pytest.importorskip(NEEDED.get(command, "minibert"))
     option, argv, ending = FILES[command]
-    out = tmp_path / f"out{ending}"
-    for content in (b"my life", OTHERS.get(ending, b"")):
-        out.write_bytes(content)
-        for overwrite in ([], ["--overwrite"]):
-            assert run(*argv, option, out, *overwrite) == 2
-            assert out.read_bytes() == content
-    out.unlink()
-    assert run(*argv, option, out) == 0
-    written = out.read_bytes()
+    out, thesis = tmp_path / f"out{ending}", tmp_path / "thesis.txt"
+    for path in (out, thesis):
+        path.write_bytes(b"my life")
     assert run(*argv, option, out) == 2
-    assert out.read_bytes() == written
+    assert run(*argv, option, thesis, "--overwrite") == 2
+    assert out.read_bytes() == thesis.read_bytes() == b"my life"
     assert run(*argv, option, out, "--overwrite") == 0
+    assert out.read_bytes() != b"my life"
+
+
+def test_a_command_never_replaces_the_file_that_it_reads(run: Run, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked.tsv").symlink_to(home / "train.tsv")
+    before = contents(home)
+    for data, out in (("train.tsv", home / "train.tsv"), ("sub/../train.tsv", tmp_path / "linked.tsv")):
+        argv = ["predict", "HOME/classifier", "--file", home / data, "--out", out, "--overwrite"]
+        assert run(*argv) in (1, 2)
+    assert run("predict", "HOME/classifier", "--file", tmp_path / "linked.tsv", "--out", home / "train.tsv") == 2
+    assert run("vocab", "HOME/corpus.txt", "--size", "60", "--out", home, "--overwrite") == 2
+    assert contents(home) == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "sub/config.json", ".git/HEAD", "link"])
+def test_a_folder_with_any_file_of_the_user_is_not_replaced(tmp_path: Path, name: str) -> None:
+    out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
+    thesis.write_text("my life")
+    write_two(out, "old", ("a.txt", "sub/b.txt"))
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    if name == "link":
+        (out / name).symlink_to(thesis)
+    else:
+        (out / name).write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=rf"{out / name}"):
+        write_two(out, "new")
+    assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_that_minibert_did_not_write_is_not_replaced(run: Run, home: Path, tmp_path: Path) -> None:
+    """Its files have the names of ours."""
+    shutil.copytree(home / "words", tmp_path / "out")
+    before = contents(tmp_path / "out")
+    for command in FOLDERS:
+        assert run(*FOLDERS[command], "--out", tmp_path / "out", "--overwrite") == 2
+    assert contents(tmp_path / "out") == before
 
 
 # -- what goes wrong on the way
@@ -228,28 +253,52 @@ def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.tx
             (folder / name).write_text(text)
 
 
-def test_a_kill_between_two_files_leaves_each_whole_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_folder_that_cannot_be_renamed_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    out, move = tmp_path / "out", os.replace
+    out, renamed, rename = tmp_path / "out", list[Path](), os.rename
     out.mkdir()
-    check_output(out, files=["a.txt"])  # an empty folder is as good as none
+    check_folder(out)  # an empty folder is as good as none
     write_two(out, "old")
-    (out / "thesis.txt").write_text("my life")
 
-    def killed(source: Path, target: Path) -> None:
-        if target.name == "b.txt":
+    def fail(source: Path, target: Path) -> None:
+        renamed.append(source)
+        if len(renamed) == failing:
             raise KeyboardInterrupt
-        move(source, target)
+        rename(source, target)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "rename", fail)
         write_two(out, "new")
-    assert contents(out, "*.txt") == {"a.txt": b"new", "sub/b.txt": b"old", "thesis.txt": b"my life"}
-    write_two(out, "newer")
-    assert contents(out, "*.txt") == {"a.txt": b"newer", "sub/b.txt": b"newer", "thesis.txt": b"my life"}
+    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"old", "out/sub/b.txt": b"old"}
     write_two(out, "newest", ("a.txt",))  # what is no longer written goes
-    assert contents(out, "*.txt") == {"a.txt": b"newest", "thesis.txt": b"my life"}
+    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"newest"}
+
+
+def test_a_folder_that_an_earlier_version_wrote_is_replaced(tmp_path: Path) -> None:
+    """Where it was killed while replacing files, its list has two SHA-256s for a file, the old and the new."""
+    write_two(tmp_path / "out", "old")
+    path = tmp_path / "out" / LIST_FILE
+    digests = json.loads(path.read_text())["files"]
+    path.write_text(json.dumps({"files": {name: ["0" * 64, digest] for name, digest in digests.items()}}))
+    write_two(tmp_path / "out", "new")
+    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"new", "out/sub/b.txt": b"new"}
+
+
+def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
+    with pytest.raises(ValueError, match="mount"):
+        check_folder(tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out.npy"
+    out.mkdir() if kind == "folder" else os.mkfifo(out)
+    with pytest.raises(ValueError, match=f"is a {kind}, not a file"):
+        check_file(out, overwrite=True, endings=[".npy"])
 
 
 def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
@@ -270,19 +319,19 @@ def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(
     assert done[-2:] == ["renamed", tmp_path.name]
 
 
-def test_a_file_behind_a_link_and_one_that_the_list_names_elsewhere_are_kept(tmp_path: Path) -> None:
-    out, thesis, linked = tmp_path / "out", tmp_path / "thesis.txt", tmp_path / "linked.txt"
+def test_a_list_that_names_files_elsewhere_permits_nothing(tmp_path: Path) -> None:
+    out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
     write_two(out, "old")
     thesis.write_text("my life")
     digests = json.loads((out / LIST_FILE).read_text())["files"]
     elsewhere = dict.fromkeys(("../thesis.txt", str(thesis)), hashlib.sha256(b"my life").hexdigest())
     (out / LIST_FILE).write_text(json.dumps({"files": digests | elsewhere}))
     write_two(out, "new", ("a.txt",))
-    (out / "a.txt").rename(linked)
-    (out / "a.txt").symlink_to(linked)
+    (out / "a.txt").unlink()
+    (out / "a.txt").symlink_to(thesis)
     with pytest.raises(ValueError, match=r"not as minibert wrote it, .*: .*a\.txt"):
         write_two(out, "newer", ("a.txt",))
-    assert contents(tmp_path, "*.txt") == {"linked.txt": b"new", "out/a.txt": b"new", "thesis.txt": b"my life"}
+    assert thesis.read_text() == "my life"
 
 
 LONG, NULL = '{"files": {"%s": ""}}' % ("x" * 5000), r'{"files": {"a\u0000.txt": ""}}'

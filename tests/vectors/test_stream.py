@@ -21,8 +21,7 @@ from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.text.tokenized import TokenStats, TruncationWarning
-from minibert.utils.outputs import NPY_START
-from minibert.vectors.parts import Parts
+from minibert.vectors.parts import NPY_START, Parts
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
 D = 24
