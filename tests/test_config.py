@@ -193,7 +193,7 @@ def test_replace_of_any_field_gives_the_config_that_its_file_gives(family: Famil
     config = small_config(family)
     for name, value in (CHANGES | {"use_task_id": not config.use_task_id}).items():
         if name in family.decides:
-            with pytest.raises(ValueError, match=rf"^{name} is {value}; {family.title} "):
+            with pytest.raises(ValueError, match=rf"^{name} is {value}; "):
                 dataclasses.replace(config, **{name: value})
             continue
         changed = dataclasses.replace(config, **{name: value})
@@ -220,7 +220,7 @@ def test_replaced_groups_and_tasks_change_what_follows_from_them() -> None:
     config = dataclasses.replace(small_config(ALBERT), num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert dataclasses.replace(config, num_hidden_layers=2).shared_layers == (0, 1, 2, 3)
-    with pytest.raises(ValueError, match=r"num_hidden_groups, at most num_hidden_layers, is 2; .* at most 1"):
+    with pytest.raises(ValueError, match=r"num_hidden_groups.* 2\b.* 1$"):
         dataclasses.replace(config, num_hidden_layers=1)
     assert dataclasses.replace(small_config(ERNIE), use_task_id=False).task_vocab_size == 0
     assert dataclasses.replace(small_config(ROBERTA), pad_token_id=5).first_position == 6
@@ -255,7 +255,7 @@ def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family: Fami
 
 @every_wrong_number
 def test_a_number_of_tasks_that_cannot_be_is_refused_by_name(value: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"task_type_vocab_size is .{1,60}; it must be"):
+    with pytest.raises((ValueError, TypeError), match=r"task_type_vocab_size is .{1,60};"):
         read(ERNIE, use_task_id=True, task_type_vocab_size=value)
 
 
@@ -269,9 +269,9 @@ def test_an_error_shows_only_the_beginning_of_a_long_value(key: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[1, 2]", "holds a list"),
-        (b"{}", "config.json has no model_type; name it"),
-        (b'{"model_type": "bert", "hidden_size": "24"}', "hidden_size is '24'; it must be an int"),
+        (b"[1, 2]", "list"),
+        (b"{}", r"config\.json.*model_type"),
+        (b'{"model_type": "bert", "hidden_size": "24"}', r"hidden_size is '24'.*\bint\b"),
     ],
 )
 def test_a_config_file_that_cannot_be_is_refused_with_its_path(content: bytes, message: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_every_refused_key_is_tried_below() -> None:
 @EVERY
 @pytest.mark.parametrize(("key", "value"), REFUSED)
 def test_a_key_that_would_change_the_results_is_refused_by_name(family: Family, key: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{key} .* is not implemented; only {ABSENT[key]!r} is"):
+    with pytest.raises(ValueError, match=rf"{key} .*only {ABSENT[key]!r}"):
         small_config(family, **{key: value})
     assert small_config(family, **{key: ABSENT[key]}).extra[key] == ABSENT[key]
 
@@ -90,7 +90,7 @@ def test_a_key_that_would_change_the_results_is_refused_by_name(family: Family, 
 )
 def test_a_summary_of_electra_that_is_not_implemented_is_refused_where_it_is_read(key: str, value: Any) -> None:
     config = small_config(ELECTRA, **{key: value})
-    with pytest.raises(ValueError, match=f"{key} {value!r} is not implemented"):
+    with pytest.raises(ValueError, match=rf"{key} .*{value!r}"):
         HEAD_CLASSES["multiple-choice"](config)
     minibert.Encoder(config)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:
-    with emulated_device(), pytest.raises(RuntimeError, match=r"of the device and of the CPU.*\(3,\)"):
+    with emulated_device(), pytest.raises(RuntimeError, match=r"\(3,\)"):
         torch.ones(3, device="gpu") + torch.ones(3)
 
 

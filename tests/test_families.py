@@ -193,7 +193,7 @@ def test_everything_else_takes_it(folder: Path) -> None:
     assert len(engine.encoder.layers) == 1
     for recipe in (minibert.Recipe("cls"), minibert.Recipe(pooling="mean", layers=(0, 1, 2, 3))):
         assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
-    with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
+    with pytest.raises(ValueError, match=r"\b18\b.* 17\b"):
         engine.vectors([list(range(18))])
     assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")

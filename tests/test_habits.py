@@ -79,7 +79,7 @@ def test_the_tokenizers_short_forms_give_what_transformers_gives(minilm: Path, t
 
 
 def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: minibert.Tokenizer) -> None:
-    with pytest.warns(TruncationWarning, match="^1 of 1 texts are longer than 20 tokens"):
+    with pytest.warns(TruncationWarning, match=r"^1 of 1 texts .* 20 tokens"):
         assert len(tokenizer.encode("good " * 40)) == 20
     assert len(tokenizer.encode("good " * 40, add_special_tokens=False)) == 40
 
@@ -87,8 +87,8 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: mini
 @pytest.mark.parametrize(
     ("method", "given", "message"),
     [
-        ("encode", {"text": TEXT, "pair": PAIR, "add_special_tokens": False}, "without .SEP. a pair would be one text"),
-        ("tokenize", {"text": 3}, "row 0 is of type int, not a text"),
+        ("encode", {"text": TEXT, "pair": PAIR, "add_special_tokens": False}, "SEP"),
+        ("tokenize", {"text": 3}, r"row 0 .*\bint\b"),
     ],
 )
 def test_what_the_short_forms_cannot_do_is_refused(
@@ -128,7 +128,7 @@ def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None
 
 
 def test_truncation_false_cuts_nothing(tokenizer: minibert.Tokenizer) -> None:
-    with pytest.raises(ValueError, match="82 tokens, more than max_length 20"):
+    with pytest.raises(ValueError, match=r"\b82\b.*max_length 20"):
         tokenizer("good film " * 40, truncation=False)
     with pytest.raises(ValueError, match="truncation is 'only_second'"):
         tokenizer(TEXT, PAIR, truncation="only_second")
@@ -177,7 +177,7 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     assert "minibert.load(name)" in refused(lambda: minibert.Encoder.from_pretrained("x"))
     assert "minibert.load_tokenizer(name)" in refused(lambda: minibert.Tokenizer.from_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))  # type: ignore[attr-defined]
-    assert "did you mean load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
+    assert "load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
     batch = tokenizer(TEXT)
     assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)  # type: ignore[attr-defined]
     assert "token_type_ids" in refused(lambda: batch.sequence_ids(0))  # type: ignore[attr-defined]
@@ -197,7 +197,7 @@ def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, toke
     for names, call in calls.items():
         for name in names.split():
             assert f"{name}; {ARGUMENTS[name]}" in refused(partial(call, **{name: 8}))
-    assert "did you mean pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
+    assert "pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
     assert "choose from" in refused(lambda: minibert.TextFeatures(folder, xyz="mean"))
 
 

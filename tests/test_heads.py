@@ -74,9 +74,7 @@ def test_integers_are_accepted_for_several_labels_and_for_a_regression(pair):
 def test_a_head_for_another_type_of_label_is_named_as_the_cause_with_the_way_out(problem_type, labels, pair):
     both = pair(BERT, "sequence-classification", problem_type=problem_type)
     model, batch = both.ours, both.task.batch
-    with pytest.raises(
-        ValueError, match=rf"config.problem_type is {problem_type}, .* shape .*, not .* problem_type=None"
-    ):
+    with pytest.raises(ValueError, match=rf"config.problem_type is {problem_type}\b.* shape .*problem_type=None"):
         forward(model, batch, {"labels": labels})
     model.config = replace(model.config, problem_type=None)
     assert forward(model, batch, {"labels": labels}).loss.isfinite()
@@ -168,7 +166,7 @@ def test_an_encoder_loads_where_its_matrix_has_only_the_name_of_the_tied_decoder
     assert_equal(forward(encoder, batch)[0], forward(ours.encoder, batch)[0])
     assert_equal(forward(minibert.load(folder, head="masked-lm"), batch)[:], forward(ours, batch)[:])
     untied = edited(folder, tmp_path / "untied", lambda tensors: None, tie_word_embeddings=False)
-    with pytest.raises(ValueError, match=r"lacks 1 tensor .*, such as embeddings\.token\.weight"):
+    with pytest.raises(ValueError, match=r"1 tensor.*embeddings\.token\.weight"):
         minibert.load(untied)
 
 
@@ -185,7 +183,7 @@ def test_a_decoder_that_differs_from_what_it_is_tied_to_is_refused(family, name,
         tensors[name] = torch.randn((V, D) if name.endswith("weight") else (V,))
 
     folder = edited(written(family, "masked-lm")[0], tmp_path, change)
-    with pytest.raises(ValueError, match=rf"({name} differs from|differs from {name}).*tie_word_embeddings"):
+    with pytest.raises(ValueError, match=rf"{name}.*tie_word_embeddings"):
         minibert.load(folder, head="masked-lm")
     minibert.load(folder)  # the encoder does not need it
 
@@ -209,7 +207,7 @@ def test_an_untied_decoder_is_honoured_and_saved(family, pair, tmp_path):
 
 @every_head
 def test_a_checkpoint_without_the_head_is_refused_by_name(family, head, written):
-    with pytest.raises(ValueError, match=f"head '{head}'.*new_head=True"):
+    with pytest.raises(ValueError, match=rf"'{head}'.*new_head=True"):
         minibert.load(written(family, num_labels=2)[0], head=head)
 
 
@@ -248,38 +246,36 @@ def test_a_pooler_that_the_checkpoint_lacks_comes_with_the_new_head(written):
 def test_a_lost_encoder_tensor_is_an_error_with_a_new_head_too(written, tmp_path):
     lost = "bert.embeddings.LayerNorm.bias"
     folder = edited(written(BERT, "masked-lm")[0], tmp_path, lambda tensors: tensors.pop(lost))
-    with pytest.raises(ValueError, match=r"lacks 1 tensor of BERT, such as encoder\.embeddings\.norm\.bias$"):
+    with pytest.raises(ValueError, match=r"1 tensor.*encoder\.embeddings\.norm\.bias$"):
         minibert.load(folder, head="masked-lm", new_head=True)
 
 
 def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(written, tmp_path):
     labels = {0: "NEGATIVE", 1: "POSITIVE"}
     folder, _ = written(DISTILBERT, "sequence-classification", id2label=labels, num_labels=2)
-    with pytest.raises(ValueError, match=r"num_labels is 3, .* has 2: NEGATIVE, POSITIVE; new_head=True"):
+    with pytest.raises(ValueError, match=r"num_labels is 3\b.* 2: NEGATIVE, POSITIVE.*new_head=True"):
         minibert.load(folder, head="sequence-classification", num_labels=3)
     assert minibert.load(folder, head="sequence-classification", num_labels=2).config.id2label == labels
     changed = minibert.load(folder, head="sequence-classification", num_labels=3, new_head=True)
     assert changed(torch.ones(2, 5, dtype=torch.long)).logits.shape == (2, 3)
     two = {"id2label": {"0": "A", "1": "B"}, "label2id": {"A": 0, "B": 1}}
     folder = edited(written(BERT, "token-classification")[0], tmp_path, lambda tensors: None, **two)
-    with pytest.raises(
-        ValueError, match=r"classifier.*\(3, 24\) in the file, \(2, 24\) by config.json; .*new_head=True"
-    ):
+    with pytest.raises(ValueError, match=r"classifier.*\(3, 24\).*\(2, 24\).*new_head=True"):
         minibert.load(folder, head="token-classification")
 
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"new_head": True}, "are for a task head"),
-        ({"head": "mlm"}, "'mlm' is not known; choose from masked-lm, next-sentence, pretraining"),
-        ({"head": "replaced-token-detection", "new_head": True}, "bert has no head 'replaced-token-detection'"),
-        ({"head": "masked-lm", "num_labels": 3, "new_head": True}, "'masked-lm' has no labels to count"),
-        ({"head": "multiple-choice", "num_labels": 2}, "'multiple-choice' has no labels to count"),
+        ({"new_head": True}, "task head"),
+        ({"head": "mlm"}, r"'mlm'.*masked-lm, next-sentence, pretraining"),
+        ({"head": "replaced-token-detection", "new_head": True}, r"bert .*'replaced-token-detection'"),
+        ({"head": "masked-lm", "num_labels": 3, "new_head": True}, "'masked-lm'"),
+        ({"head": "multiple-choice", "num_labels": 2}, "'multiple-choice'"),
         ({"head": "token-classification", "num_labels": 0, "new_head": True}, "num_labels is 0"),
         (
             {"head": "question-answering", "num_labels": 3, "new_head": True},
-            "'question-answering' has no labels to count",
+            "'question-answering'",
         ),
     ],
 )

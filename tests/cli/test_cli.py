@@ -137,7 +137,7 @@ def test_a_wrong_request_is_answered_in_one_line_with_status_2(
 
 @pytest.mark.usefixtures("empty")
 def test_a_download_without_a_network_has_status_1(run: Any) -> None:
-    assert "HF_HUB_OFFLINE is set" in complaint(run("download", "bert-base-uncased"), status=1)
+    assert "HF_HUB_OFFLINE" in complaint(run("download", "bert-base-uncased"), status=1)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_warning_is_one_plain_line(run: Any, tmp_path: Path, checkpoint: Path)
     text = b"good film " * 40
     status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=text)
     assert status == 0
-    assert re.fullmatch(r"minibert: warning: 1 of 1 texts are longer than 20 tokens[^\n]*\n", err)
+    assert re.fullmatch(r"minibert: warning: 1 of 1 texts .* 20 tokens[^\n]*\n", err)
 
 
 # -- embed

@@ -1,6 +1,7 @@
 """Grammar: each paradigm is measured by itself, a tie is wrong, and published losses are made in another way."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -107,13 +108,13 @@ def test_published_losses_are_compared_with_those_made_without_masks(
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
-        ({"first.txt": "a\nb\nc\n"}, [], "first.txt has 3 lines; each wrong sentence needs the right one"),
+        ({"first.txt": "a\nb\nc\n"}, [], r"first.txt .*3 lines"),
         ({"first.txt": "a\n\n"}, [], "no line may be empty"),
-        ({"first.txt": ""}, [], "first.txt has 0 lines"),
-        ({"first.txt": "a\n[MASK]\n"}, [], "row 1 has the special token"),
-        ({}, ["--pairs", "0"], "--pairs is 0; it must be at least 1"),
-        ({}, ["--published", "{folder}"], "no published scores"),
-        ({"x_results_1.txt": "good 1.0\nfilm 2.0\n"}, ["--published", "{folder}"], "has no published score"),
+        ({"first.txt": ""}, [], r"first.txt .*0 lines"),
+        ({"first.txt": "a\n[MASK]\n"}, [], r"row 1\b"),
+        ({}, ["--pairs", "0"], r"--pairs is 0.* 1\b"),
+        ({}, ["--published", "{folder}"], "published"),
+        ({"x_results_1.txt": "good 1.0\nfilm 2.0\n"}, ["--published", "{folder}"], "published"),
         ({}, ["--model", "{folder}"], "config.json"),
     ],
 )
@@ -129,7 +130,7 @@ def test_what_cannot_be_measured_is_refused(
         (pairs / name).write_text(content)
     with pytest.raises(SystemExit, match="2"):
         grammar.main([str(pairs), "--model", str(model), *(one.format(folder=pairs) for one in arguments)])
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
 
 
 def test_a_folder_without_pairs_is_named(

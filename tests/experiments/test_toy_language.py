@@ -212,7 +212,7 @@ def test_truncated_rows_need_a_procedure_that_truncates(drawn: SimpleNamespace) 
     labels = [
         [IGNORED, *label[4 : row.index(SEP) - 3], IGNORED] for row, label in zip(drawn.ids, drawn.labels, strict=True)
     ]
-    with pytest.raises(ValueError, match=r"row \d+ has a text that is not made of whole sentences .* Procedure.full"):
+    with pytest.raises(ValueError, match=r"row \d+ .*Procedure.full"):
         bounds(LANGUAGE, ids, labels)
     found = [bounds(LANGUAGE, ids, labels, procedure=Procedure(full=0, cut=p)) for p in (1.0, 0.5, 1e-6)]
     assert found[0].loss < found[1].loss < found[2].loss  # all are truncated
@@ -239,7 +239,7 @@ def test_another_vocabulary_is_taken_by_its_ids_and_refused_without_a_word_of_th
     found = bounds(LANGUAGE, ids, labels, vocab=vocab)
     assert (found.words == bounds(LANGUAGE, drawn.ids[:20], drawn.labels[:20]).words).all()
     vocab = {token: id for token, id in ID.items() if token not in ("boat", "ovens")}
-    with pytest.raises(ValueError, match="'boat' and 1 more tokens of the language are not"):
+    with pytest.raises(ValueError, match=r"'boat'.* 1 "):
         bounds(LANGUAGE, drawn.ids, drawn.labels, vocab=vocab)
 
 
@@ -264,7 +264,7 @@ def test_a_verb_agrees_with_its_subject_across_a_phrase_and_a_determiner_with_it
     sentence: str, agrees: bool
 ) -> None:
     row = [CLS, *(ID[word] for word in sentence.split()), SEP]
-    with nullcontext() if agrees else pytest.raises(ValueError, match="not made of whole sentences"):
+    with nullcontext() if agrees else pytest.raises(ValueError, match="whole sentences"):
         bounds(LANGUAGE, [row], [[IGNORED] * len(row)], procedure=Procedure(rate=0))  # every word is the true one
 
 

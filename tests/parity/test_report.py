@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,13 @@ def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (["--report", "page.pdf"], "page.pdf must be a file that ends in .html, .md"),
+        (["--report", "page.pdf"], r"page.pdf.*\.html, .md"),
         (["--report", os.path.join("nowhere", "page.md")], "nowhere"),
         (["no/such/folder"], "no/such/folder"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(request_: list[str], words: str, run: Any) -> None:
-    assert words in run("parity", *request_, status=2)
+    assert re.search(words, run("parity", *request_, status=2))
 
 
 HOSTILE = '<script>alert(1)</script> | `x` & "y"'

@@ -104,18 +104,18 @@ def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        (["a"] * 24, {}, "24 rows cannot be learned: they have 1 classes"),
-        ([f"label {row}" for row in range(24)], {}, "they have 24 classes"),
-        (["a", "b"] * 11 + ["a"], {}, "24 texts and 23 labels"),
-        (["a", "b"] * 11 + ["a", math.nan], {}, "row 23 has the label nan"),
-        (["a", "b"] * 11 + [None, "b"], {}, "row 22 has the label None"),
-        (["a", " "] * 12, {}, "row 1 has the label ' '"),
-        ([0.5, 1.5] * 12, {}, "row 0 has the label 0.5"),
-        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, "the smallest 'b' with 4 rows; .*5 or more"),
-        (LABELS, {"grid": "fine"}, "grid is 'fine'; it must be tutorial, log or values of C above 0"),
-        (LABELS, {"grid": []}, "values of C above 0"),
-        (LABELS, {"grid": [1.0, -1.0]}, "values of C above 0"),
-        (LABELS, {"grid": [math.inf]}, "values of C above 0"),
+        (["a"] * 24, {}, r"\b24 rows.* 1 classes"),
+        ([f"label {row}" for row in range(24)], {}, r"\b24 classes"),
+        (["a", "b"] * 11 + ["a"], {}, r"\b24 texts.* 23 labels"),
+        (["a", "b"] * 11 + ["a", math.nan], {}, r"row 23 .* nan\b"),
+        (["a", "b"] * 11 + [None, "b"], {}, r"row 22 .* None"),
+        (["a", " "] * 12, {}, r"row 1 .*' '"),
+        ([0.5, 1.5] * 12, {}, r"row 0 .*0\.5"),
+        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, r"'b'.* 4 rows.*\b5 or more"),
+        (LABELS, {"grid": "fine"}, r"grid is 'fine'.*tutorial, log"),
+        (LABELS, {"grid": []}, r"\bC\b"),
+        (LABELS, {"grid": [1.0, -1.0]}, r"\bC\b"),
+        (LABELS, {"grid": [math.inf]}, r"\bC\b"),
         (LABELS, {"folds": 1}, "folds is 1"),
         (LABELS, {"grid": "log", "folds": 0}, "folds is 0"),
     ],
@@ -130,7 +130,7 @@ def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(
 def test_labels_beside_data_that_has_its_own_are_refused() -> None:
     data = Classification().from_labels(TEXTS, LABELS)
     for more in ({"labels": LABELS[::-1]}, {"pairs": TEXTS}):
-        with pytest.raises(TypeError, match=r"of Classification\.read has its own"):
+        with pytest.raises(TypeError, match=r"Classification\.read"):
             train(data, **more, model="no such checkpoint")
 
 
@@ -170,9 +170,9 @@ def test_it_is_used_and_measured_as_a_fine_tuned_task(trained: Classifier) -> No
     assert trained.predict_proba([]).shape == (0, 2)
     found = trained.measure(Texts(TEXTS, None, LABELS))
     assert found.figures["accuracy"] == np.mean(trained.predict(TEXTS) == np.array(LABELS))
-    with pytest.raises(ValueError, match=r"row 1 \('dull'\) has the label 'meh'; the model knows 'neg', 'pos'"):
+    with pytest.raises(ValueError, match=r"row 1 .*'dull'.*'meh'.*'neg', 'pos'"):
         trained.measure(Texts(["fine", "dull"], None, ["pos", "meh"]))
-    with pytest.raises(ValueError, match="these are pairs, and it was fitted on single texts"):
+    with pytest.raises(ValueError, match="pairs"):
         trained.predict(["a"], ["b"])
 
 
@@ -199,33 +199,33 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
 @pytest.mark.parametrize(
     ("change", "arrays", "message"),
     [
-        ({"format": 2}, {}, "invalid format; this version of minibert reads format 1"),
-        ({"labels": None}, {}, "no 'labels'"),
-        ({"labels": ["pos"]}, {}, "invalid labels"),
-        ({"labels": ["pos", "pos"]}, {}, "invalid labels"),
-        ({"labels": ["neg", 7]}, {}, "invalid labels"),
+        ({"format": 2}, {}, r"format.* 1\b"),
+        ({"labels": None}, {}, "'labels'"),
+        ({"labels": ["pos"]}, {}, "labels"),
+        ({"labels": ["pos", "pos"]}, {}, "labels"),
+        ({"labels": ["neg", 7]}, {}, "labels"),
         ({"labels": 7}, {}, "not iterable|has no len"),
-        ({"labels": ["a", "b", "c"]}, {}, "invalid coef, intercept"),
-        ({"C": "1"}, {}, "invalid C"),
-        ({"C": math.nan}, {}, "invalid C"),
-        ({"rows": 2.5}, {}, "invalid rows"),
+        ({"labels": ["a", "b", "c"]}, {}, "coef, intercept"),
+        ({"C": "1"}, {}, r"\bC\b"),
+        ({"C": math.nan}, {}, r"\bC\b"),
+        ({"rows": 2.5}, {}, "rows"),
         ({"scores": 3}, {}, "not iterable"),
         ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
-        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, "the mean of a score is 'x'; it must be a number"),
-        ({"scores": [{"C": 1.0, "mean": 10**400, "std": 0.1}]}, {}, "the mean of a score is a number of more than 80"),
-        ({"scores": [{"C": 1.0, "mean": math.inf, "std": 0.1}]}, {}, "the mean of a score is inf; it must be finite"),
-        ({"C": 10**400}, {}, "invalid C"),
-        ({"weights_sha256": "x" * 100_000}, {}, "invalid weights_sha256"),
-        ({"model": {}}, {}, "invalid model"),
-        ({"pooling": None}, {}, "no 'pooling'"),
-        ({"pooling": "best"}, {}, "pooling is 'best'; choose from"),
-        ({"layers": ["-1"]}, {}, "layers is"),
-        ({}, {"coef": np.full((1, 48), np.nan)}, "invalid numbers"),
-        ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "invalid coef"),
-        ({}, {"mean": np.ones(48, dtype=bool)}, "invalid mean"),
-        ({}, {"scale": np.zeros(48)}, "invalid numbers"),
-        ({}, {"mean": np.array(1.0)}, "invalid mean"),
-        ({}, {"intercept": np.ones(2)}, "invalid intercept"),
+        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, r"mean.*'x'"),
+        ({"scores": [{"C": 1.0, "mean": 10**400, "std": 0.1}]}, {}, r"mean.* 80\b"),
+        ({"scores": [{"C": 1.0, "mean": math.inf, "std": 0.1}]}, {}, r"mean.* inf\b"),
+        ({"C": 10**400}, {}, r"\bC\b"),
+        ({"weights_sha256": "x" * 100_000}, {}, "weights_sha256"),
+        ({"model": {}}, {}, "model"),
+        ({"pooling": None}, {}, "'pooling'"),
+        ({"pooling": "best"}, {}, "pooling is 'best'"),
+        ({"layers": ["-1"]}, {}, "layers"),
+        ({}, {"coef": np.full((1, 48), np.nan)}, "numbers"),
+        ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "coef"),
+        ({}, {"mean": np.ones(48, dtype=bool)}, "mean"),
+        ({}, {"scale": np.zeros(48)}, "numbers"),
+        ({}, {"mean": np.array(1.0)}, "mean"),
+        ({}, {"intercept": np.ones(2)}, "intercept"),
     ],
 )
 def test_a_damaged_folder_is_refused_in_one_sentence(
@@ -241,11 +241,11 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
 def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
     path, (_, arrays) = saved / CLASSIFIER_FILE, read(saved)
     path.write_bytes(save(arrays))
-    with pytest.raises(ValueError, match=r"cannot be used \(no 'classifier'\)"):
+    with pytest.raises(ValueError, match="'classifier'"):
         read(saved)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match="`minibert classify train` writes one"):
+    with pytest.raises(FileNotFoundError, match="minibert classify train"):
         read(saved)
     os.mkfifo(path)
-    with pytest.raises(ValueError, match=r"classifier\.safetensors is a pipe"):
+    with pytest.raises(ValueError, match=r"classifier\.safetensors.*pipe"):
         read(saved)

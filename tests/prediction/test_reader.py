@@ -132,7 +132,7 @@ def test_the_words_of_a_tagger_may_be_given(tmp_path: Path, home: Path) -> None:
     found = minibert.predict(tmp_path, [text], pretokenized=True)[0]["entities"]
     assert {one["text"] for one in found} <= {text, text[:11], text[:5]}
     assert with_given_words(open_reader(tmp_path)).task.from_texts([text]).words == [text.split()]
-    with pytest.raises(ValueError, match="--pretokenized is for taggers, and this model is for the task 'classify'"):
+    with pytest.raises(ValueError, match=r"--pretokenized.*'classify'"):
         minibert.predict(home / "classify", TEXTS, pretokenized=True)
 
 
@@ -189,13 +189,13 @@ ASKED = [json.dumps({"question": text, "choices": ["good", "bad"]}) for text in 
             "frozen",
             [LONG, SHORT, LONG + "x"],
             None,
-            r"^2 of 3 texts are longer than 120 tokens \(the longest has 203\)",
+            r"^2 of 3 texts .* 120 tokens .* 203\b",
         ),
-        ("tuned", [LONG, SHORT, LONG + "x"], None, r"^2 of 3 texts are longer than 20 tokens \(the longest has 203\)"),
-        ("classify", [LONG, SHORT], [SHORT, SHORT], r"^1 of 2 texts are longer than 120 .* 206\)"),
-        ("choose", ASKED, None, r"^1 of 3 questions with a choice are longer than 120 .* 204\)"),
-        ("answer", [LONG, SHORT], [SHORT, LONG], r"^1 of 2 questions are longer than 64 .* 200\)"),
-        ("mask", [f"a [MASK] {'very ' * 200}", SHORT], None, r"^1 of 2 texts are longer than 120 .* 204\)"),
+        ("tuned", [LONG, SHORT, LONG + "x"], None, r"^2 of 3 texts .* 20 tokens .* 203\b"),
+        ("classify", [LONG, SHORT], [SHORT, SHORT], r"^1 of 2 texts .* 120 .* 206\b"),
+        ("choose", ASKED, None, r"^1 of 3 questions .* 120 .* 204\b"),
+        ("answer", [LONG, SHORT], [SHORT, LONG], r"^1 of 2 questions .* 64 .* 200\b"),
+        ("mask", [f"a [MASK] {'very ' * 200}", SHORT], None, r"^1 of 2 texts .* 120 .* 204\b"),
     ],
 )
 def test_texts_beyond_the_limit_are_counted_in_one_warning(
@@ -238,9 +238,9 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no folder no/such"),
-        (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "holds no task head; a folder of"),
-        (lambda home: open_reader(home / "tag", model="x"), ValueError, "model is 'x', and .*tag holds its own model"),
+        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such"),
+        (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "task head"),
+        (lambda home: open_reader(home / "tag", model="x"), ValueError, r"model is 'x'.*\btag\b"),
         (
             lambda home: minibert.predict(
                 minibert.load(home / "encoder", head="token-classification", new_head=True, num_labels=3),
@@ -248,26 +248,26 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
                 tokenizer=minibert.load_tokenizer(home / "encoder"),
             ),
             ValueError,
-            "the task head 'token-classification' was never trained",
+            r"'token-classification'.*never trained",
         ),
         (
             lambda home: without_source(home / "mask", "masked-lm").predict(TEXTS),
             TypeError,
-            r"pass tokenizer=load_tokenizer\(\.\.\.\)",
+            "tokenizer=load_tokenizer",
         ),
         (
             lambda home: minibert.predict(home / "tag", TEXTS, tokenizer=minibert.load_tokenizer(home / "tag")),
             TypeError,
-            "tokenizer is for a loaded model",
+            "tokenizer",
         ),
-        (lambda home: minibert.predict(home / "answer", TEXTS), ValueError, "reads pairs: give the second texts"),
-        (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "reads one text a row"),
-        (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "reads one text a row"),
-        (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "reads one text a row"),
-        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 has 0 \[MASK\]"),
-        (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, "row 1 is None"),
-        (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, "row 0 is of type list"),
-        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, "1 texts and 2 pairs"),
+        (lambda home: minibert.predict(home / "answer", TEXTS), ValueError, "second texts"),
+        (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "one text"),
+        (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "one text"),
+        (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "one text"),
+        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 .* 0 \[MASK\]"),
+        (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, r"row 1 .*None"),
+        (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, r"row 0 .*\blist\b"),
+        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 texts.* 2 pairs"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(
@@ -281,7 +281,7 @@ def test_two_labels_of_one_name_are_refused(home: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(home / "classify", tmp_path / "twice")
     config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "a"}}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="has the label 'a' twice in id2label"):
+    with pytest.raises(ValueError, match=r"'a'.*id2label"):
         minibert.predict(folder, TEXTS)
 
 
@@ -305,7 +305,7 @@ def test_a_label_without_a_text_as_name_is_refused_only_where_labels_are_predict
     question = (["Who was here?"], ["The cat was here."])
     answers = minibert.predict(relabelled(home / "answer", tmp_path / "answer", names), *question)
     assert answers == minibert.predict(home / "answer", *question)
-    with pytest.raises(ValueError, match=r"label .* as the name of 1, which is no text, in id2label"):
+    with pytest.raises(ValueError, match=r"label .* 1\b.*id2label"):
         minibert.predict(folder, TEXTS)
 
 
@@ -321,7 +321,7 @@ def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value: Any
     folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
     report = json.loads((folder / "training.json").read_text()) | {"asked": {"max_length": value}}
     (folder / "training.json").write_text(json.dumps(report))
-    with pytest.raises(ValueError, match=r"training\.json is damaged \(max_length is .{1,60}; it must be"):
+    with pytest.raises(ValueError, match=r"training\.json.*max_length is .{1,60};"):
         minibert.predict(folder, TEXTS)
 
 
@@ -329,7 +329,7 @@ def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home: P
     folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
     found = minibert.predict(folder, TEXTS)
     (folder / "training.json").write_text('{"task": "classify", "settings": {"colour": 1}, "asked": {"max_length": 9}}')
-    with pytest.raises(ValueError, match=r"is damaged .*; train again"):
+    with pytest.raises(ValueError, match="train again"):
         minibert.predict(folder, TEXTS)
     (folder / "training.json").unlink()
     assert minibert.predict(folder, TEXTS) == found

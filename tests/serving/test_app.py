@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import shutil
 from collections.abc import Awaitable
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out
         for words in ("row 1", "another tokenizer", "check_embedding_ctx_length=False", f"{cls} and {sep}"):
             assert words in answer.json()["error"]["message"]
     beyond = embed(server, [cls, 100_000, sep])
-    assert (beyond.status_code, "row 0 has a token id above" in beyond.json()["error"]["message"]) == (422, True)
+    assert (beyond.status_code, "row 0" in beyond.json()["error"]["message"]) == (422, True)
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
@@ -143,7 +144,7 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
     expected = minibert.embed(TEXTS, stated, pooling="auto")
     assert_close(found_in(embed(served[0], TEXTS, model="stated")), expected)
     assert len(found_in(embed(served[0], TEXTS, model="stated", dimensions=3))[0]) == 3
-    assert "more than max_length 12" in embed(served[0], LONG, model="stated").json()["error"]["message"]
+    assert "max_length 12" in embed(served[0], LONG, model="stated").json()["error"]["message"]
 
 
 def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors, folder: Path) -> None:
@@ -228,9 +229,9 @@ def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(ve
 
 
 def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, vectors: Vectors, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="for the task 'mask'; serve it at /fill-mask: --model"):
+    with pytest.raises(ValueError, match=r"'mask'.*/fill-mask.*--model"):
         load_labels(folder, "cpu")
-    with pytest.raises(ValueError, match="for the task 'choose'; use `minibert predict"):
+    with pytest.raises(ValueError, match=r"'choose'.*minibert predict"):
         load_labels(write_words_checkpoint(tmp_path / "choose", head="multiple-choice"), "cpu")
     tagger = load_labels(write_words_checkpoint(tmp_path / "tag", head="token-classification"), "cpu")
     answer = ask(app.Server(vectors, tagger), "/classify", {"input": [["a", "b"]]})
@@ -269,7 +270,7 @@ def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) ->
     for half in (rb'"\ud800"', rb'["good", "\ud83d"]', rb'"\udc00"', rb'"\ud800 good film"', rb'"\ud800\u0041"'):
         answer = ask(server, EMBED, content=body % half, headers=headers)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
-        assert "surrogate pair (byte " in answer.json()["error"]["message"]
+        assert "byte " in answer.json()["error"]["message"]
     for content in (b"\xef\xbb\xbf" + body % b'"good"', (body % b'"good"').decode().encode("utf-16")):
         answer = ask(server, EMBED, content=content, headers=headers)
         assert (answer.status_code, "byte order mark" in answer.json()["error"]["message"]) == (400, True)
@@ -301,19 +302,19 @@ LIMITS = ServerSettings(max_body=400, max_texts=3, max_tokens=16, max_queue=20)
 @pytest.mark.parametrize(
     ("input", "status", "message"),
     [
-        ("x" * 500, 413, "more than 400 bytes"),
-        (["a"] * 4, 422, "row 3 is one too many: a request may have 3 texts"),
-        (["good", "good good", "good " * 9], 422, "row 2 has one token too many"),
-        ([[2, 5, 3], [2, *[5] * 14, 3]], 422, "row 1 has one token too many"),
-        ([2, *[5] * 15, 3], 422, "row 0 has one token too many"),
-        (["good", LONG], 422, "row 1 has 42 tokens, more than max_length 20"),
-        ([[2, 5, 3], [2, *[5] * 40, 3]], 422, "row 1 has 40 tokens of text, more than 18"),
+        ("x" * 500, 413, "400 bytes"),
+        (["a"] * 4, 422, r"row 3 .*3 texts"),
+        (["good", "good good", "good " * 9], 422, r"row 2\b"),
+        ([[2, 5, 3], [2, *[5] * 14, 3]], 422, r"row 1\b"),
+        ([2, *[5] * 15, 3], 422, r"row 0\b"),
+        (["good", LONG], 422, r"row 1 .*42.*max_length 20"),
+        ([[2, 5, 3], [2, *[5] * 40, 3]], 422, r"row 1 .*40.* 18\b"),
     ],
     ids=["body", "texts", "tokens", "ids", "a row of ids", "length", "length of ids"],
 )
 def test_limits_are_held_by_row(input: Any, status: int, message: str, vectors: Vectors) -> None:
     answer = embed(app.Server(vectors, settings=LIMITS), input)
-    assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True), answer.content
+    assert answer.status_code == status and re.search(message, answer.json()["error"]["message"]), answer.content
 
 
 def test_a_full_queue_is_429_and_has_space_again_later(vectors: Vectors) -> None:

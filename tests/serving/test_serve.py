@@ -317,7 +317,7 @@ def test_a_wrong_request_to_serve_is_one_clear_error(options: str, message: str,
 @pytest.mark.parametrize("key", ["", "  ", "a\tb", " a", "clé"])
 def test_a_key_that_no_request_could_have_is_refused(key: str, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     monkeypatch.setenv("MINIBERT_API_KEY", key)
-    assert "MINIBERT_API_KEY is empty or" in run("serve", "--port", 0, status=2)
+    assert "MINIBERT_API_KEY" in run("serve", "--port", 0, status=2)
 
 
 def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:

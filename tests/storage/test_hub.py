@@ -119,7 +119,7 @@ def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_ar
     assert hub.locate("bert-x").folder == folder
     assert "no folder 1_Pooling" in not_found("1_Pooling")
     make(places / "weights" / "bob" / "bert-x")
-    with pytest.raises(ValueError, match="alice/bert-x and bob/bert-x"):
+    with pytest.raises(ValueError, match=r"alice/bert-x.*bob/bert-x"):
         hub.locate("bert-x")
     folder = make(places / "weights" / "bert-x")  # the user's own, or downloaded by an earlier version
     assert hub.locate("bert-x").folder == folder
@@ -173,7 +173,7 @@ def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(pla
     cached(places, "someone/their-bert", "new", main="gone")
     assert "snapshots/gone has no config.json" in not_found(folder)
     cached(places, "someone/their-bert", "new", main="../../../someone-elses")
-    with pytest.raises(ValueError, match=r"refs/main names '\.\./\.\./\.\./someone-elses', which leads out"):
+    with pytest.raises(ValueError, match=r"refs/main.*'\.\./\.\./\.\./someone-elses'"):
         hub.locate(folder)
 
 
@@ -204,7 +204,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
     save_file({"w": torch.zeros(2)}, folder / "model.safetensors")  # of the same size
     os.utime(folder / "model.safetensors", ns=(0, (folder / "before").stat().st_mtime_ns))
     found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    with pytest.raises(ValueError, match=rf"is not owner/carried: its sha256 is {found}, expected"):
+    with pytest.raises(ValueError, match=rf"owner/carried.*sha256.*{found}"):
         hub.locate("owner/carried")
     (folder / "model.safetensors").unlink()
     assert "carried" in not_found("carried")
@@ -244,7 +244,7 @@ def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name: str, wor
 def test_offline_nothing_is_requested(value: str, online: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert "HF_HUB_OFFLINE is set" in not_found("distilbert-base-uncased")
-    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE"):
         hub.fetch("distilbert-base-uncased")
     online.assert_not_called()
 
@@ -259,7 +259,7 @@ def test_a_local_checkpoint_is_loaded_without_a_request(online: Mock, no_network
 @pytest.mark.parametrize("path", ["/no/such/folder", "./mine", "../mine", "~/mine", "a/b/c", "C:\\models\\bert", ""])
 def test_a_path_is_never_requested_from_the_hub(path: str, online: Mock) -> None:
     assert "it is not a Hub name" in not_found(path)
-    with pytest.raises(FileNotFoundError, match="no download tried"):
+    with pytest.raises(FileNotFoundError, match="download"):
         hub.locate("distilbert-base-uncased", download=False)
     online.assert_not_called()
 
@@ -274,7 +274,7 @@ def test_the_hub_and_its_mirror_are_tried_and_the_way_out_names_proxy_and_certif
     for call in (hub.locate, hub.fetch):
         with pytest.raises(
             (FileNotFoundError, ConnectionError),
-            match=r"does not answer.*HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT.*copy config.json",
+            match=r"HTTPS_PROXY.*SSL_CERT_FILE.*HF_ENDPOINT.*config.json",
         ):
             call("distilbert-base-uncased")
     requested = [call.args[0].full_url for call in online.call_args_list]
@@ -322,7 +322,7 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
 
 def test_of_two_downloads_at_a_time_the_second_is_refused(places: Path, download: Mock) -> None:
     def download_again(*name: str, local_dir: Path, **how: Any) -> None:
-        with pytest.raises(RuntimeError, match=r"another process is writing .*their-bert\.partial"):
+        with pytest.raises(RuntimeError, match=r"their-bert\.partial"):
             hub.fetch("someone/their-bert")
         whole(*name, local_dir=local_dir, **how)
 
@@ -373,13 +373,13 @@ def cut_short(hub_id: str, local_dir: Path, **_: Any) -> None:
 @pytest.mark.parametrize(
     ("write", "error", "message"),
     [
-        (breaks_off, ConnectionError, "their-bert could not be downloaded: connection reset.*by hand"),
-        (LocalEntryNotFoundError("404"), ConnectionError, "their-bert could not be downloaded: 404"),
+        (breaks_off, ConnectionError, r"their-bert.*connection reset"),
+        (LocalEntryNotFoundError("404"), ConnectionError, r"their-bert.*404"),
         (cut_short, ValueError, "cut short"),
         (
             lambda hub_id, local_dir, **_: make(local_dir, "config.json", "vocab.txt"),
             FileNotFoundError,
-            "has no safetensors on the Hub; conv",
+            r"safetensors.*conv",
         ),
     ],
 )
@@ -405,7 +405,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
 def test_a_known_checkpoint_is_downloaded_at_its_revision_and_compared_with_its_sha256(
     places: Path, download: Mock
 ) -> None:
-    with pytest.raises(ValueError, match=r"is not distilbert/distilbert-base-uncased: its sha256 is"):
+    with pytest.raises(ValueError, match=r"distilbert/distilbert-base-uncased.*sha256"):
         hub.locate("distilbert-base-uncased")
     assert download.call_args.args == ("distilbert/distilbert-base-uncased",)
     assert download.call_args.kwargs["revision"] == hub.KNOWN["distilbert-base-uncased"].revision

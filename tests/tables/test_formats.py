@@ -93,7 +93,7 @@ def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(tmp_path: P
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
     with (
-        pytest.raises(ValueError, match="not certain; choose --delimiter ',' or"),
+        pytest.raises(ValueError, match="--delimiter ','"),
         TextFile(tmp_path / "x.csv", "1") as file,
     ):
         list(file)
@@ -106,8 +106,8 @@ def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp
     """`embed` of Bewertung;Note made vectors of whole lines, the number included."""
     (tmp_path / "x.csv").write_text("Bewertung;Note\nGut;1\nSchlecht;5\n")
     with (
-        pytest.warns(UserWarning, match="separated by ';'"),
-        pytest.raises(ValueError, match="no column sentence or text; choose as column one of: 'Bewertung', 'Note'"),
+        pytest.warns(UserWarning, match="';'"),
+        pytest.raises(ValueError, match=r"sentence or text.*'Bewertung', 'Note'"),
         Table(tmp_path / "x.csv", [Column("column")]) as file,
     ):
         list(file.rows())
@@ -134,16 +134,16 @@ def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "message"),
     [
-        (table(";", NAMES, "cp1252"), "utf-8", r"line 1, is not UTF-8 \(byte 0xE4\); save it .* --encoding cp1252"),
-        (table(";", NAMES, "utf-16"), "utf-8", r"line 1, is not UTF-8 \(byte 0xFF\); .* --encoding utf-16"),
-        (b"text,label\na,1\n\x81,1\n", "cp1252", r"line 3, is not CP1252 \(byte 0x81\)"),
-        (b"text,label\na,\xc3", "utf-8", r"line 2, is not UTF-8 \(byte 0xC3\)"),
+        (table(";", NAMES, "cp1252"), "utf-8", r"line 1\b.*UTF-8 .*0xE4.*--encoding cp1252"),
+        (table(";", NAMES, "utf-16"), "utf-8", r"line 1\b.*UTF-8 .*0xFF.*--encoding utf-16"),
+        (b"text,label\na,1\n\x81,1\n", "cp1252", r"line 3\b.*CP1252 .*0x81"),
+        (b"text,label\na,\xc3", "utf-8", r"line 2\b.*UTF-8 .*0xC3"),
     ],
 )
 def test_bytes_that_are_not_text_are_an_error_with_the_line(
     tmp_path: Path, content: bytes, encoding: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"x.csv, {message}"):
+    with pytest.raises(ValueError, match=rf"x\.csv, {message}"):
         read(tmp_path / "x.csv", content, encoding=encoding)
 
 
@@ -159,7 +159,7 @@ def test_bytes_that_are_not_text_are_an_error_with_the_line(
     ],
 )
 def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, content: bytes) -> None:
-    with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
+    with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*--missing empty"):
         read(tmp_path / name, content)
     with TextFile(tmp_path / name, missing="empty") as file:
         assert list(file) == ["a", ""]
@@ -179,11 +179,11 @@ GAPS = {
 def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path: Path, name: str) -> None:
     rows, said = read(tmp_path / name, GAPS[name], missing="drop")
     assert rows == [("a", "1"), ("c", "0")]
-    assert len(said) == 1 and f"{name}: 2 of 4 rows have no 'text' or 'label' and are left out" in said[0]
+    assert len(said) == 1 and "2 of 4 rows" in said[0]
 
 
 def test_a_column_that_no_row_has_is_an_error_also_where_rows_are_left_out(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 1, has no column 'body'; .*'text', 'label'"):
+    with pytest.raises(ValueError, match=r"line 1\b.*'body'.*'text', 'label'"):
         read(
             tmp_path / "x.jsonl",
             b'{"text": "a", "label": 1}\n{"text": "b", "label": 1}',
@@ -195,7 +195,7 @@ def test_a_column_that_no_row_has_is_an_error_also_where_rows_are_left_out(tmp_p
 
 @pytest.mark.parametrize("missing", ["error", "empty"])
 def test_a_missing_label_is_refused_with_the_way_to_leave_it_out(tmp_path: Path, missing: str) -> None:
-    with pytest.raises(ValueError, match=r"line 3, has the label ''; .* --missing drop"):
+    with pytest.raises(ValueError, match=r"line 3\b.*''.*--missing drop"):
         read(tmp_path / "x.csv", b"text,label\na,1\nb,\n", missing=missing)
 
 
@@ -204,7 +204,7 @@ def test_nan_is_a_missing_text_as_null_is(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(content)
     with TextFile(tmp_path / "x.jsonl", missing="empty") as file:
         assert list(file) == ["a", ""]
-    with TextFile(tmp_path / "x.jsonl") as file, pytest.raises(ValueError, match=r"line 2, has nan .*--missing empty"):
+    with TextFile(tmp_path / "x.jsonl") as file, pytest.raises(ValueError, match=r"line 2\b.* nan\b.*--missing empty"):
         list(file)
 
 
@@ -215,7 +215,7 @@ def test_nan_is_a_missing_text_as_null_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", ["Nr,Note,Texte", "id,,text of the review"])
 def test_a_header_that_is_read_as_a_text_is_a_warning(tmp_path: Path, first: str, column: Any) -> None:
     (tmp_path / "x.csv").write_text(f'{first}\n1,"3,5",a\n2,4,b\n')
-    with TextFile(tmp_path / "x.csv", column) as file, pytest.warns(UserWarning, match=r"first row of .*x\.csv looks"):
+    with TextFile(tmp_path / "x.csv", column) as file, pytest.warns(UserWarning, match=r"x\.csv"):
         assert list(file) == [first.split(",")[2], "a", "b"]
 
 
@@ -238,9 +238,9 @@ def test_a_name_with_points_is_that_of_an_object_in_an_object(tmp_path: Path, na
     content = json.dumps(rows) if name == "x.json" else "".join(json.dumps(row) + "\n" for row in rows)
     content = (tmp_path / name).read_bytes() if name == "x.parquet" else content.encode()
     assert read(tmp_path / name, content, "review.body.text", "mark.n") == ([("a", 0), ("b", 1)], [])
-    with pytest.raises(ValueError, match=r"no column 'review.title'; .* 'review', 'review.body', 'review.body.text'"):
+    with pytest.raises(ValueError, match=r"'review\.title'.*'review', 'review\.body', 'review\.body\.text'"):
         read(tmp_path / name, content, "review.title", "mark.n")
-    with pytest.raises(ValueError, match=r"as 'review', not a text; it has: .*'review.body.text'"):
+    with pytest.raises(ValueError, match=r"'review'.*'review\.body\.text'"):
         read(tmp_path / name, content, "review", "mark.n")
 
 
@@ -251,7 +251,7 @@ def test_a_name_that_has_a_point_itself_is_found_first(tmp_path: Path) -> None:
 
 def test_a_row_without_the_object_has_no_text(tmp_path: Path) -> None:
     content = b'{"review": {"body": "a"}, "label": 1}\n{"review": null, "label": 1}\n'
-    with pytest.raises(ValueError, match=r"line 2, has None as 'review.body', not a text"):
+    with pytest.raises(ValueError, match=r"line 2\b.*None.*'review\.body'"):
         read(tmp_path / "x.jsonl", content, "review.body", "label")
     assert read(tmp_path / "x.jsonl", content, "review.body", "label", missing="drop")[0] == [("a", 1)]
 
@@ -265,7 +265,7 @@ def test_a_row_without_the_object_has_no_text(tmp_path: Path) -> None:
 def test_the_first_line_of_excel_states_the_delimiter(tmp_path: Path, name: str, line: str, delimiter: str) -> None:
     content = f"\ufeff{line.format(delimiter)}\r\n".encode() + table(delimiter, ("text", "label"))
     assert read(tmp_path / name, content) == (ROWS, [])
-    with pytest.raises(ValueError, match=r"line 2, has no column 'body'"):
+    with pytest.raises(ValueError, match=r"line 2\b.*'body'"):
         read(tmp_path / name, content, "body", "label")
 
 
@@ -281,7 +281,7 @@ def test_a_cell_may_be_longer_than_the_csv_module_reads_by_default(tmp_path: Pat
 
 
 def test_a_quote_that_is_not_closed_is_named_where_it_opens_also_after_many_characters(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 3, cannot be read: .*; is a quote not closed"):
+    with pytest.raises(ValueError, match=r"line 3\b.*quote"):
         read(tmp_path / "x.csv", b'text,label\na,1\n"b,0\n' + b"a long text,1\n" * 20_000)
 
 
@@ -289,7 +289,7 @@ def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_
     content = b'text\tlabel\nplain\t1\n"so ""he"" said"\t0\n"a ""b"""\t0\n'
     rows, said = read(tmp_path / "x.tsv", content)
     assert rows[1:] == [('"so ""he"" said"', "0"), ('"a ""b"""', "0")]
-    assert len(said) == 1 and "x.tsv, line 3, has quotes" in said[0] and "--format csv --delimiter tab" in said[0]
+    assert len(said) == 1 and "x.tsv, line 3" in said[0] and "--format csv --delimiter tab" in said[0]
     assert read(tmp_path / "x.tsv", content, format="tsv") == (rows, [])
     plain = [("plain", "1"), ('so "he" said', "0"), ('a "b"', "0")]
     assert read(tmp_path / "x.tsv", content, format="csv", delimiter="tab") == (plain, [])
@@ -300,7 +300,7 @@ def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_re
     tmp_path: Path, cell: str
 ) -> None:
     content = f"text\tlabel\n{cell}\t1\n".encode()
-    with pytest.raises(ValueError, match=r"line 2, has . columns, 2 are expected.*--format csv --delimiter tab"):
+    with pytest.raises(ValueError, match=r"line 2\b.* 2 .*--format csv --delimiter tab"):
         read(tmp_path / "x.tsv", content)
     rows, said = read(tmp_path / "x.tsv", content, format="csv", delimiter="tab")
     assert (rows, said) == ([(cell.strip('"'), "1")], [])
@@ -311,8 +311,8 @@ def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it
     (tmp_path / "x.tsv").write_bytes(content)
     with (
         TextFile(tmp_path / "x.tsv", "text") as file,
-        pytest.warns(UserWarning, match=r"line 1, has quotes .*--format csv --delimiter tab"),
-        pytest.raises(ValueError, match="has no column 'text'"),
+        pytest.warns(UserWarning, match=r"line 1\b.*quotes.*--format csv --delimiter tab"),
+        pytest.raises(ValueError, match="'text'"),
     ):
         list(file)
     assert read(tmp_path / "x.tsv", content, format="csv", delimiter="tab") == ([("a", "1")], [])
@@ -329,12 +329,12 @@ def test_quotes_that_belong_to_a_text_are_no_warning(tmp_path: Path, text: str) 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encoding": "cp12521"}, "encoding is 'cp12521'; it must be one that Python knows, such as utf-8"),
+        ({"encoding": "cp12521"}, "encoding is 'cp12521'"),
         ({"encoding": "base64"}, "encoding is 'base64'"),
-        ({"delimiter": ";;"}, "delimiter is ';;'; it must be one character"),
+        ({"delimiter": ";;"}, "delimiter is ';;'"),
         ({"delimiter": ""}, "delimiter is ''"),
         ({"delimiter": '"'}, "delimiter is"),
-        ({"missing": "skip"}, "missing is 'skip'; choose from error, empty, drop"),
+        ({"missing": "skip"}, r"missing is 'skip'.*error, empty, drop"),
     ],
 )
 def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
@@ -346,8 +346,8 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("x.txt", {"delimiter": ";"}, "x.txt is read as txt, which has no delimiter; .* --format csv"),
-        ("x.parquet", {"delimiter": ";"}, "is read as parquet, which has no delimiter"),
+        ("x.txt", {"delimiter": ";"}, r"x\.txt .*delimiter.*--format csv"),
+        ("x.parquet", {"delimiter": ";"}, r"parquet.*delimiter"),
     ],
 )
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:

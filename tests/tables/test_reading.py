@@ -188,7 +188,7 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
 
 def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match=r"x.parquet is read as parquet, which needs pyarrow: .*pip install"):
+    with pytest.raises(ImportError, match=r"x\.parquet .*pyarrow.*pip install"):
         read(folder, "x.parquet", b"PAR1")
 
 
@@ -198,50 +198,50 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "content", "column", "message"),
     [
-        ("x.txt", b"a\ncaf\xe9\n", None, r"x.txt, line 2, is not UTF-8 \(byte 0xE9\); save it as UTF-8"),
-        ("x.tsv", "text\n".encode("utf-16"), None, r"line 1, is not UTF-8 \(byte 0xFF\)"),
-        ("x.tsv", b"text\na\n\xff\n", None, r"line 3, is not UTF-8"),
-        ("x.jsonl", b'{"text": "\xff"}', None, r"line 1, is not UTF-8"),
-        ("x.txt", b"a\n", "title", "one text per line, has no column 'title'"),
-        ("x.tsv", b"a\t1\nb\t0\n", None, "line 1, has no column sentence or text; choose as column one of: 'a', '1'"),
-        ("x.csv", b"id,label\n1,2\n", "body", "has no column 'body'; choose as column one of: 'id', 'label'"),
-        ("x.csv", b"text,text\n1,2\n", None, "has more than one column 'text'"),
-        ("x.csv", b"text,n\na,1\n\n\nb\n", None, "line 5, has 1 columns, 2 are expected"),
-        ("x.tsv", b"text\tn\na\tb\tc\n", None, "line 2, has 3 columns, 2 are expected"),
-        ("x.csv", b'text,n\n"a\nb",1\n"c,1\nd,2\n', None, "line 4, cannot be read: unexpected end of data"),
-        ("x.csv", b'text\n"a' + b"\nb" * 70_000, None, "line 2, cannot be read: .*; is a quote not closed"),
-        ("x.csv", b'text\n"a"b\n', None, "line 2, cannot be read"),
-        ("x.csv", b"text\na\nb, c\n", None, "line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"),
-        ("x.tsv", b"a\t1\n", 3, "line 1, has no column '3'; choose as column one of: '1', '2'"),
-        ("x.tsv", b"\nsentence\tlabel\n", 1, "line 2, is a header: 'sentence', .*; request columns by name"),
-        ("x.tsv", b"a\t1\n", 0, "line 1, has no column '0'"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": null}', None, "line 2, has None as 'text', not a text"),
-        ("x.jsonl", b'{"text": 3.5}', "text", "line 1, has 3.5 as 'text', not a text"),
-        ("x.jsonl", b'{"text": true}', None, "line 1, has True as 'text'"),
-        ("x.jsonl", b'{"text": ["a"]}', None, r"line 1, has \['a'\] as 'text'"),
-        ("x.jsonl", b'{"text": "a"}\n\n{"txt": "b"}', None, "line 3, has None as 'text', not a text; it has: 'txt'"),
-        ("x.jsonl", b'{"a": "x", "b": "y"}', None, "line 1, has no column sentence or text; .* one of: 'a', 'b'$"),
-        ("x.jsonl", b"{}", None, "line 1, has no column sentence or text; .* one of: none$"),
-        ("x.jsonl", b"7\n", None, "line 1, is 7, not an object"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": ', None, "line 2, is not JSON"),
-        ("x.jsonl", b"[" * 200_000, None, "line 1, is not JSON"),
-        ("x.jsonl", b'{"text": "a\\ud800"}', None, "line 1, is not JSON: .* surrogates not allowed"),
-        ("x.json", b"", None, "x.json, read as one JSON array .* is not JSON"),
-        ("x.json", b'{"text": "a"}\n{"text": "b"}', None, r"its format is jsonl: --format jsonl\), is not JSON"),
-        ("x.json", b'{"text": "a"}', None, "x.json, read as one JSON array .*, is no array"),
-        ("x.json", b'["a", "b"', None, "is not JSON: Expecting ',' delimiter"),
-        ("x.json", b'["a"] ["b"]', None, "is not JSON: Extra data"),
-        ("x.json", b'["a", 12]', None, "item 2, is 12, not an object"),
-        ("x.json", b'["a", {"b": "c"}]', None, "item 2, has None as 'text', not a text; it has: 'b'"),
-        ("x.json", b'["a"]', "title", "item 1, has no column 'title'"),
-        ("x.json", b'["\xff"]', None, r"x.json, at byte 2, is not UTF-8 \(byte 0xFF\)"),
-        ("x.json", b"[" * 200_000, None, "is not JSON"),
-        ("x.json", b'[{"n": ' + b"9" * 5000 + b"}]", None, "is not JSON"),
-        ("x.parquet", b"PAR1 and no more", None, "x.parquet is not a sound parquet file"),
-        ("x.parquet.gz", b"", None, "x.parquet.gz is not a sound parquet file|is cut off"),
-        ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-9], None, "x.txt.gz is cut off"),
-        ("x.txt.gz", gzip.compress(os.urandom(40_000))[:20_000], None, "is cut off|is not UTF-8"),
-        ("x.txt.gz", b"a fine film\n", None, "x.txt.gz is cut off, or not a gzip file: Not a gzipped file"),
+        ("x.txt", b"a\ncaf\xe9\n", None, r"x\.txt, line 2\b.*UTF-8 .*0xE9"),
+        ("x.tsv", "text\n".encode("utf-16"), None, r"line 1\b.*UTF-8 .*0xFF"),
+        ("x.tsv", b"text\na\n\xff\n", None, r"line 3\b.*UTF-8"),
+        ("x.jsonl", b'{"text": "\xff"}', None, r"line 1\b.*UTF-8"),
+        ("x.txt", b"a\n", "title", "'title'"),
+        ("x.tsv", b"a\t1\nb\t0\n", None, r"line 1\b.*sentence or text.*'a', '1'"),
+        ("x.csv", b"id,label\n1,2\n", "body", r"'body'.*'id', 'label'"),
+        ("x.csv", b"text,text\n1,2\n", None, "'text'"),
+        ("x.csv", b"text,n\na,1\n\n\nb\n", None, r"line 5\b.* 1 .* 2\b"),
+        ("x.tsv", b"text\tn\na\tb\tc\n", None, r"line 2\b.* 3 .* 2\b"),
+        ("x.csv", b'text,n\n"a\nb",1\n"c,1\nd,2\n', None, r"line 4\b"),
+        ("x.csv", b'text\n"a' + b"\nb" * 70_000, None, r"line 2\b.*quote"),
+        ("x.csv", b'text\n"a"b\n', None, r"line 2\b"),
+        ("x.csv", b"text\na\nb, c\n", None, r"line 3\b.* 2 .* 1 .*','"),
+        ("x.tsv", b"a\t1\n", 3, r"line 1\b.*'3'.*'1', '2'"),
+        ("x.tsv", b"\nsentence\tlabel\n", 1, r"line 2\b.*header.*'sentence'"),
+        ("x.tsv", b"a\t1\n", 0, r"line 1\b.*'0'"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": null}', None, r"line 2\b.*None.*'text'"),
+        ("x.jsonl", b'{"text": 3.5}', "text", r"line 1\b.*3\.5.*'text'"),
+        ("x.jsonl", b'{"text": true}', None, r"line 1\b.*True.*'text'"),
+        ("x.jsonl", b'{"text": ["a"]}', None, r"line 1\b.*\['a'\].*'text'"),
+        ("x.jsonl", b'{"text": "a"}\n\n{"txt": "b"}', None, r"line 3\b.*None.*'text'.*'txt'"),
+        ("x.jsonl", b'{"a": "x", "b": "y"}', None, r"line 1\b.*sentence or text.*'a', 'b'$"),
+        ("x.jsonl", b"{}", None, r"line 1\b.*sentence or text.* none$"),
+        ("x.jsonl", b"7\n", None, r"line 1\b.* 7\b"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": ', None, r"line 2\b.*JSON"),
+        ("x.jsonl", b"[" * 200_000, None, r"line 1\b.*JSON"),
+        ("x.jsonl", b'{"text": "a\\ud800"}', None, r"line 1\b.*JSON.*surrogates"),
+        ("x.json", b"", None, r"x\.json\b.*JSON.*JSON"),
+        ("x.json", b'{"text": "a"}\n{"text": "b"}', None, "--format jsonl"),
+        ("x.json", b'{"text": "a"}', None, r"x\.json\b.*array"),
+        ("x.json", b'["a", "b"', None, "Expecting ',' delimiter"),
+        ("x.json", b'["a"] ["b"]', None, "Extra data"),
+        ("x.json", b'["a", 12]', None, r"item 2\b.* 12\b"),
+        ("x.json", b'["a", {"b": "c"}]', None, r"item 2\b.*None.*'text'.*'b'"),
+        ("x.json", b'["a"]', "title", r"item 1\b.*'title'"),
+        ("x.json", b'["\xff"]', None, r"x\.json, at byte 2\b.*UTF-8 .*0xFF"),
+        ("x.json", b"[" * 200_000, None, "JSON"),
+        ("x.json", b'[{"n": ' + b"9" * 5000 + b"}]", None, "JSON"),
+        ("x.parquet", b"PAR1 and no more", None, r"x\.parquet\b"),
+        ("x.parquet.gz", b"", None, r"x\.parquet\.gz"),
+        ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-9], None, r"x\.txt\.gz.*cut off"),
+        ("x.txt.gz", gzip.compress(os.urandom(40_000))[:20_000], None, r"cut off|UTF-8"),
+        ("x.txt.gz", b"a fine film\n", None, r"x\.txt\.gz.*Not a gzipped file"),
         ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-8] + b"12345678", None, "CRC check failed"),
         *(
             (name, b"a\n", None, "its format is .*; choose from txt, tsv, .*--format")
@@ -264,26 +264,26 @@ def test_an_error_names_the_file_and_the_line(
             "x.csv",
             b"a,b,c\n",
             (None, None),
-            "line 1, has no column sentence or text; .* one of: 'a', 'b', 'c'; .* no names, .* number from 1 to 3",
+            r"line 1\b.*sentence or text.*'a', 'b', 'c'.* 1 to 3\b",
         ),
-        ("x.csv", b"a,b,c\n", ("1", None), "line 1, has no column label; choose as label one of: '1', '2', '3'"),
+        ("x.csv", b"a,b,c\n", ("1", None), r"line 1\b.*label.*'1', '2', '3'"),
         (
             "x.csv",
             b"Nr,Titre,Texte,Avis,Note\n1,a,b,c,5\n",
             (None, None),
-            "one of: 'Nr', 'Titre', 'Texte', 'Avis', 'Note';",
+            "'Nr', 'Titre', 'Texte', 'Avis', 'Note';",
         ),
-        ("x.tsv", b"Nr\tTexte\tlabel\n1\tb\tc\n", (None, None), "choose as text one of: 'Nr', 'Texte', 'label';"),
-        ("x.csv", b"a,b\n", ("1", "1"), "has only one column '1'; choose as label one of"),
-        ("x.csv", b"x,label\n", ("1", "2"), "line 1, is a header: .*; request columns by name, not by number"),
-        ("x.csv", b"a,label\n", ("label", None), "has only one column 'label'; choose as label one of"),
-        ("x.csv", b"a,b\n", ("a", None), "no column label; choose as label one of: 'a', 'b'"),
-        ("x.csv", b"a,b\nc,d,e\n", ("1", "2"), "line 2, has 3 columns, 2 are expected, as in the first row"),
-        ("x.csv", b"a,b\n1,2\n", ("a", "3"), "has no column '3'"),
-        ("x.csv", b"text\na\nb\n", (None, None), "line 1, has one column, 'text'; text and label need one each"),
-        ("x.json", b'["a"]', (None, None), "has no column label; choose as label one of: 'text'"),
-        ("x.txt", b"a\n", (None, None), "read as one text per line, has no column label"),
-        ("x.txt", b"a\n", ("1", "2"), "read as one text per line, has no column '1'"),
+        ("x.tsv", b"Nr\tTexte\tlabel\n1\tb\tc\n", (None, None), "'Nr', 'Texte', 'label';"),
+        ("x.csv", b"a,b\n", ("1", "1"), r"'1'.*label"),
+        ("x.csv", b"x,label\n", ("1", "2"), r"line 1\b.*header"),
+        ("x.csv", b"a,label\n", ("label", None), r"'label'.*label"),
+        ("x.csv", b"a,b\n", ("a", None), r"label.*'a', 'b'"),
+        ("x.csv", b"a,b\nc,d,e\n", ("1", "2"), r"line 2\b.* 3 .* 2 "),
+        ("x.csv", b"a,b\n1,2\n", ("a", "3"), "'3'"),
+        ("x.csv", b"text\na\nb\n", (None, None), r"line 1\b.*'text'"),
+        ("x.json", b'["a"]', (None, None), r"label.*'text'"),
+        ("x.txt", b"a\n", (None, None), r"one text per line.*label"),
+        ("x.txt", b"a\n", ("1", "2"), r"one text per line.*'1'"),
     ],
 )
 def test_an_error_of_two_columns_names_the_one_that_is_missing(
@@ -296,9 +296,9 @@ def test_an_error_of_two_columns_names_the_one_that_is_missing(
 def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.txt")
     for path in (tmp_path / "x.txt", Path("/dev/null")):
-        with pytest.raises(ValueError, match=r"is a (pipe|device), .* standard input, whose name is -"):
+        with pytest.raises(ValueError, match=r"(pipe|device)\b.* -$"):
             TextFile(path)
-    with pytest.raises(ValueError, match=r"is a folder without \.txt files"):
+    with pytest.raises(ValueError, match=r"\.txt files"):
         TextFile(tmp_path)
     with pytest.raises(FileNotFoundError):
         TextFile(tmp_path / "none.txt")
@@ -307,11 +307,11 @@ def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"a\n" + b"b" * 2000, "line 2, is longer than 0.001 MB"),
-        ("x.txt.gz", gzip.compress(b"b" * 2000, mtime=0), "line 1, is longer than 0.001 MB"),
-        ("x.tsv", b"text\nc\n" + b"b" * 2000, "line 3, is longer than 0.001 MB"),
-        ("x.jsonl", b'\n{"text": "' + b"b" * 2000 + b'"}', "line 2, is longer than 0.001 MB"),
-        ("x.json", b'["a", "' + b"b" * 5000 + b'"]', "longer than 0.001 MB"),
+        ("x.txt", b"a\n" + b"b" * 2000, r"line 2\b.*0\.001 MB"),
+        ("x.txt.gz", gzip.compress(b"b" * 2000, mtime=0), r"line 1\b.*0\.001 MB"),
+        ("x.tsv", b"text\nc\n" + b"b" * 2000, r"line 3\b.*0\.001 MB"),
+        ("x.jsonl", b'\n{"text": "' + b"b" * 2000 + b'"}', r"line 2\b.*0\.001 MB"),
+        ("x.json", b'["a", "' + b"b" * 5000 + b'"]', r"0\.001 MB"),
     ],
 )
 def test_a_row_that_is_too_long_is_refused_with_its_place(
@@ -331,7 +331,7 @@ def test_a_small_file_of_one_endless_row_is_refused_in_little_memory(folder: Pat
         for _ in range(500):
             bomb.write(b"a" * 1_000_000)
     tracemalloc.start()
-    with pytest.raises(ValueError, match="is longer than 64 MB"):
+    with pytest.raises(ValueError, match="64 MB"):
         read(folder, name, (folder / name).read_bytes())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -350,7 +350,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str
     (folder / name).write_bytes(content)
     with (
         TextFile(folder / name) as file,
-        pytest.raises(ValueError, match=f"{name} was changed while it was read; wait until it is complete"),
+        pytest.raises(ValueError, match=rf"{name}.*changed"),
     ):
         for number, _ in enumerate(file):
             if number == 0 and change == "other":

@@ -56,7 +56,7 @@ def test_a_table_without_rows_is_an_empty_file(tmp_path: Path) -> None:
 
 def test_a_row_may_lack_a_column_and_have_none_that_the_first_lacks(tmp_path: Path) -> None:
     assert write(tmp_path / "a.csv", [{"a": 1, "b": 2}, {"b": 3}]).read_text() == "a,b\n1,2\n,3\n"
-    with pytest.raises(ValueError, match=r"a row has 'c', which the first row lacks; write a \.jsonl instead"):
+    with pytest.raises(ValueError, match=r"'c'.*\.jsonl"):
         write(tmp_path / "b.csv", [{"a": 1}], [{"a": 1, "c": 2}])
 
 

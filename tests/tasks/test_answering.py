@@ -73,17 +73,17 @@ ONE = Questions([asked("Rome")])
     [
         (
             lambda: encode(Answering(max_question=64), ONE, 67),
-            "max_length is 67; max_question 64 and stride None need 68",
+            r"max_length is 67.*max_question 64.*stride None.* 68",
         ),
-        (lambda: encode(Answering(max_question=64, stride=61), ONE, 128), "max_question 64 and stride 61 need 129"),
-        (lambda: encode(Answering(stride=128), ONE, 128), "max_length is 128; .* stride 128 need 133"),
-        (lambda: encode(Answering(), ONE, 4), "max_length is 4; .* need 5"),
-        (lambda: Answering().labels_of(Questions([])), "none of the 0 questions has an answer"),
-        (lambda: Answering().labels_of(Questions([asked()], known=False)), "none of the 1 questions has an answer"),
-        (lambda: Answering().labels_of(Questions([asked()] * 2, unanswerable=True)), "none of the 2 questions has"),
-        (lambda: Answering().from_texts(["why?"]), "give the passages as second texts"),
-        (lambda: Answering().from_texts(["why?"], ["a", "b"]), "there are 1 texts and 2 pairs"),
-        (lambda: answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x"), "have no answers to compare"),
+        (lambda: encode(Answering(max_question=64, stride=61), ONE, 128), r"max_question 64.*stride 61.* 129"),
+        (lambda: encode(Answering(stride=128), ONE, 128), r"max_length is 128.*stride 128.* 133"),
+        (lambda: encode(Answering(), ONE, 4), r"max_length is 4\b.* 5\b"),
+        (lambda: Answering().labels_of(Questions([])), r"\b0 questions"),
+        (lambda: Answering().labels_of(Questions([asked()], known=False)), r"\b1 questions"),
+        (lambda: Answering().labels_of(Questions([asked()] * 2, unanswerable=True)), r"\b2 questions"),
+        (lambda: Answering().from_texts(["why?"]), "second texts"),
+        (lambda: Answering().from_texts(["why?"], ["a", "b"]), r"\b1 texts.* 2 pairs"),
+        (lambda: answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x"), "answers"),
     ],
 )
 def test_settings_and_questions_that_do_not_fit_are_refused(use: Any, message: str) -> None:

@@ -74,10 +74,10 @@ def test_texts_and_labels_are_read(
 
 def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path: Path) -> None:
     path = file(tmp_path, "x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
-    with pytest.raises(ValueError, match=r"the first row .* has the label 'sentiment', .* --text 'my review' --label"):
+    with pytest.raises(ValueError, match=r"'sentiment'.*--text 'my review' --label"):
         ONE.read(path)
     assert Classification("my review", label="sentiment").read(path).labels == ["1", "0", "1"]
-    with pytest.warns(UserWarning, match=r"the first row .* has the label 'sentiment', .* --text 'my review' --label"):
+    with pytest.warns(UserWarning, match=r"'sentiment'.*--text 'my review' --label"):
         assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
     assert ONE.read(file(tmp_path, "x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
 
@@ -100,45 +100,45 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
         warnings.simplefilter("always")
         data = replace(task, text=2, label=3, delimiter=";").read(path)
     assert (len(data), len(caught)) == (len(cells), warned)
-    assert all("has the label 'Avis', which no other row has" in str(one.message) for one in caught)
+    assert all("label 'Avis'" in str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize(
     ("task", "name", "content", "message"),
     [
-        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 columns, 2 are expected"),
+        (ONE, "x.tsv", "a\t1\nb\n", r"line 2\b.* 1 .* 2\b"),
         (
             ONE,
             "x.tsv",
             "sentence\tlabel\na\t1\n\nb\t \n",
-            "line 4, has the label ''; each row needs one.*--missing drop",
+            r"line 4\b.*''.*--missing drop",
         ),
-        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has the label None; each row needs"),
-        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has the label 0.5; each row needs the name"),
-        (ONE, "x.tsv", "", "x.tsv holds no rows"),
-        (ONE, "x.tsv", "Ann\tB-person\nis\tO\n\nme\tO\n", "x.tsv has tags of words as labels, 'B-person', .* task tag"),
-        (SEVERAL, "x.tsv", "a\tcast||plot\n", "line 1, has the label ''; each row needs the name of its class"),
-        (SEVERAL, "x.tsv", "review\ttopics\na\tx|y\nb\tx|y\n", "has the label 'topics', which no other row has"),
-        (NUMBER, "x.tsv", "a\t1\nb\tlots\n", "line 2, has the label 'lots'; regression needs finite numbers"),
+        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', r"line 1\b.*None"),
+        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', r"line 1\b.*0\.5"),
+        (ONE, "x.tsv", "", r"x\.tsv"),
+        (ONE, "x.tsv", "Ann\tB-person\nis\tO\n\nme\tO\n", r"x\.tsv .*'B-person'.* tag"),
+        (SEVERAL, "x.tsv", "a\tcast||plot\n", r"line 1\b.*''"),
+        (SEVERAL, "x.tsv", "review\ttopics\na\tx|y\nb\tx|y\n", "'topics'"),
+        (NUMBER, "x.tsv", "a\t1\nb\tlots\n", r"line 2\b.*'lots'"),
         (
             NUMBER,
             "x.tsv",
             "review\tmark\na\t1\n",
-            "line 1, has the label 'mark'; .*in a header, name the columns",
+            r"line 1\b.*'mark'.*header",
         ),
-        (NUMBER, "x.tsv", "a\t1\nb\tnan\n", "line 2, has the label 'nan'; regression needs finite numbers"),
+        (NUMBER, "x.tsv", "a\t1\nb\tnan\n", r"line 2\b.*'nan'"),
         (
             NUMBER,
             "x.tsv",
             "a\t1\nb\t1e39\n",
-            "line 2, has the label '1e39'; regression needs finite numbers up to 3.4e",
+            r"line 2\b.*'1e39'.* 3\.4e",
         ),
-        (NUMBER, "x.jsonl", '{"text": "a", "label": Infinity}\n', "line 1, has the label inf; regression needs finite"),
+        (NUMBER, "x.jsonl", '{"text": "a", "label": Infinity}\n', r"line 1\b.* inf\b"),
         (
             NUMBER,
             "x.jsonl",
             '{"text": "a", "label": null}\n',
-            "line 1, has the label None; each row needs one.*--missing drop",
+            r"line 1\b.*None.*--missing drop",
         ),
     ],
 )
@@ -169,20 +169,20 @@ def test_rows_of_columns_without_a_text_or_a_label_are_left_out_and_counted(
     texts: Any, labels: Any, pairs: Any
 ) -> None:
     task = Classification(missing="drop")
-    with pytest.warns(UserWarning, match="2 of 4 rows have no text or label and are left out"):
+    with pytest.warns(UserWarning, match=r"\b2 of 4 rows"):
         data = task.from_labels(texts, labels, pairs)
     assert (data.texts, len(data.known_labels)) == (["a", "d"], 2)
     assert data.pairs == (pairs and ["e", "f"])
 
 
 def test_rows_of_a_matrix_stay_with_their_texts_where_some_are_left_out() -> None:
-    with pytest.warns(UserWarning, match="1 of 3 rows"):
+    with pytest.warns(UserWarning, match=r"\b1 of 3 rows"):
         data = replace(SEVERAL, missing="drop").from_labels(["a", None, "c"], np.array([[1, 0], [1, 1], [0, 1]]))
     assert (data.texts, data.labels) == (["a", "c"], [("0",), ("1",)])
 
 
 def test_no_text_to_predict_is_left_out() -> None:
-    with pytest.raises(TypeError, match="row 1 is None"):
+    with pytest.raises(TypeError, match=r"row 1 .*None"):
         Classification(missing="drop").from_texts(["a", None])
 
 
@@ -210,26 +210,26 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
 @pytest.mark.parametrize(
     ("task", "labels", "error", "message"),
     [
-        (ONE, ["a", math.nan], ValueError, "row 1 has the label nan; each row needs the name of its class"),
-        (ONE, ["a", None], ValueError, "row 1 has the label None"),
-        (ONE, ["a", " "], ValueError, "row 1 has the label ' '"),
-        (ONE, [0.0, 0.5], ValueError, "row 1 has the label 0.5; each row needs the name of its class, or an integer"),
-        (ONE, ["a"], ValueError, "there are 2 texts and 1 labels"),
-        (ONE, "ab", TypeError, "labels are of type str; pass one column"),
-        (ONE, None, TypeError, "labels are of type NoneType"),
-        (ONE, np.eye(2), TypeError, "labels are of type ndarray; pass one column"),
-        (NUMBER, np.eye(2), TypeError, "labels are of type ndarray; pass one column"),
-        (NUMBER, [1.0, None], ValueError, "row 1 has the label None; regression needs finite numbers"),
-        (NUMBER, [1.0, math.inf], ValueError, "row 1 has the label inf; regression needs finite numbers"),
-        (NUMBER, [1.0, 10**400], ValueError, "row 1 has the label a number of more than 80 digits; regression needs"),
+        (ONE, ["a", math.nan], ValueError, r"row 1 .* nan\b"),
+        (ONE, ["a", None], ValueError, r"row 1 .*None"),
+        (ONE, ["a", " "], ValueError, r"row 1 .*' '"),
+        (ONE, [0.0, 0.5], ValueError, r"row 1 .*0\.5"),
+        (ONE, ["a"], ValueError, r"\b2 texts.* 1 labels"),
+        (ONE, "ab", TypeError, r"\bstr\b"),
+        (ONE, None, TypeError, "NoneType"),
+        (ONE, np.eye(2), TypeError, "ndarray"),
+        (NUMBER, np.eye(2), TypeError, "ndarray"),
+        (NUMBER, [1.0, None], ValueError, r"row 1 .*None"),
+        (NUMBER, [1.0, math.inf], ValueError, r"row 1 .* inf\b"),
+        (NUMBER, [1.0, 10**400], ValueError, r"row 1 .* 80 digits"),
         (
             SEVERAL,
             np.array([[1, 0], [0, 2]]),
             ValueError,
-            r"row 1 has the labels \[0, 2\]; a matrix has only 0 and 1",
+            r"row 1 .*\[0, 2\]",
         ),
-        (SEVERAL, [["a"], 0.5], ValueError, "row 1 has the label 0.5; each row needs the name"),
-        (SEVERAL, [["a"], [None]], ValueError, "row 1 has the label None"),
+        (SEVERAL, [["a"], 0.5], ValueError, r"row 1 .*0\.5"),
+        (SEVERAL, [["a"], [None]], ValueError, r"row 1 .*None"),
     ],
 )
 def test_what_is_no_label_is_refused_with_its_row(
@@ -245,15 +245,15 @@ def test_what_is_no_label_is_refused_with_its_row(
 @pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
-        (ONE, ["a", "a", "a"], "the labels of 3 rows cannot be learned: they have 1 classes, the smallest 'a' with 3"),
-        (ONE, ["a", "b", "c"], "they have 3 classes, .* 1 rows; at least 2 classes are needed, of several rows each"),
-        (ONE, [], "the labels of 0 rows cannot be learned: they have 0 classes"),
-        (SEVERAL, [["a"], ["a"]], "the labels of 2 rows cannot be learned: all have the same ones, .*'a'"),
-        (SEVERAL, [[], []], "the labels of 2 rows cannot be learned: .*none"),
-        (SEVERAL, ["a;b", "b;c", "c"], "or no two rows share one .*; is '|' the separator"),
-        (SEVERAL, [], "the labels of 0 rows cannot be learned"),
-        (NUMBER, [2, 2], "the labels of 2 rows cannot be learned: a regression needs different numbers"),
-        (NUMBER, [], "the labels of 0 rows cannot be learned"),
+        (ONE, ["a", "a", "a"], r"\b3 rows.* 1 classes.*'a'.* 3\b"),
+        (ONE, ["a", "b", "c"], r"\b3 classes.* 1 rows.* 2 classes"),
+        (ONE, [], r"\b0 rows.* 0 classes"),
+        (SEVERAL, [["a"], ["a"]], r"\b2 rows.*'a'"),
+        (SEVERAL, [[], []], r"\b2 rows.*none"),
+        (SEVERAL, ["a;b", "b;c", "c"], r"'\|'"),
+        (SEVERAL, [], r"\b0 rows"),
+        (NUMBER, [2, 2], r"\b2 rows.*regression"),
+        (NUMBER, [], r"\b0 rows"),
     ],
 )
 def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: Any, message: str) -> None:
@@ -265,16 +265,16 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
 @pytest.mark.parametrize(
     ("use", "error", "message"),
     [
-        (lambda: ONE.labels_of(ONE.from_texts(["good film"])), ValueError, "these texts have no labels"),
-        (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "these texts have no labels"),
-        (lambda: ONE.from_texts(["good", None]), TypeError, "row 1 is None, not a text"),  # type: ignore[list-item]
-        (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, "there are 2 texts and 1 pairs"),
-        (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "pass two texts or two lists of texts"),
+        (lambda: ONE.labels_of(ONE.from_texts(["good film"])), ValueError, "no labels"),
+        (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "no labels"),
+        (lambda: ONE.from_texts(["good", None]), TypeError, r"row 1 .*None"),  # type: ignore[list-item]
+        (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, r"\b2 texts.* 1 pairs"),
+        (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "two lists"),
         (lambda: ONE.read("none.tsv"), FileNotFoundError, r"none\.tsv"),
-        (lambda: Classification(separator="|", regression=True), ValueError, "and regression has no separator"),
-        (lambda: Classification(separator=""), ValueError, "it must not be empty"),
-        (lambda: task_class("sing"), ValueError, "task 'sing' is not known; choose from classify, tag, answer, choose"),
-        (lambda: decode(ONE, float32([0, 1], [math.nan, 0]), ["a", "b"]), ValueError, "row 1 has a logit that is NaN"),
+        (lambda: Classification(separator="|", regression=True), ValueError, "separator"),
+        (lambda: Classification(separator=""), ValueError, "empty"),
+        (lambda: task_class("sing"), ValueError, r"'sing'.*classify, tag, answer, choose"),
+        (lambda: decode(ONE, float32([0, 1], [math.nan, 0]), ["a", "b"]), ValueError, r"row 1 .*NaN"),
     ],
 )
 def test_what_cannot_be_used_is_refused(use: Any, error: type[Exception], message: str) -> None:
@@ -317,7 +317,7 @@ def test_the_loss_takes_the_labels_as_they_are_collated(
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
 def test_an_unknown_label_is_refused_with_its_row(tmp_path: Path, tokenizer: Tokenizer, task: Classification) -> None:
     data = task.read(file(tmp_path, "dev.tsv", "text\tlabel\ngood\tpos\nbad\tmeh\n"))
-    with pytest.raises(ValueError, match="row 1 has the label 'meh'; the model knows 'neg', 'pos'"):
+    with pytest.raises(ValueError, match=r"row 1 .*'meh'.*'neg', 'pos'"):
         task.encode(data, tokenizer, ["neg", "pos"], 20)
 
 
@@ -388,7 +388,7 @@ def test_two_classes_have_matthews_and_the_f1_of_the_second() -> None:
 
 def test_a_score_that_one_answer_for_all_would_have_is_degenerate() -> None:
     data = ONE.from_labels(["x"] * 3, ["neg", "pos", "pos"])
-    with pytest.warns(UserWarning, match="all 3 texts were predicted to be 'pos'"):
+    with pytest.warns(UserWarning, match=r"\b3 texts.*'pos'"):
         figures = ONE.measure(answers("pos", "pos", "pos"), data, ["neg", "pos"]).figures
     assert (figures["majority"], figures["degenerate"]) == (2 / 3, True)
     assert not ONE.measure(answers("neg", "pos", "pos"), data, ["neg", "pos"]).figures["degenerate"]
@@ -427,11 +427,11 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("even", "class_weight is 'even'; it must be 'balanced', or weights"),
-        ({"c": 1}, "for labels of 'a', 'b'"),
-        ({"a": -1}, "weights of at least 0"),
-        ({"a": math.nan}, "weights of at least 0"),
-        ({"a": 0, "b": 0}, "one of them above 0"),
+        ("even", r"class_weight is 'even'.*'balanced'"),
+        ({"c": 1}, "'a', 'b'"),
+        ({"a": -1}, "at least 0"),
+        ({"a": math.nan}, "at least 0"),
+        ({"a": 0, "b": 0}, "above 0"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(how: Any, message: str) -> None:

@@ -174,7 +174,7 @@ def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_te
         minibert.load(folders["bert"], head="masked-lm"),
     )
     encoded = rare.encode(data, minibert.load_tokenizer(folders["bert"]), [], 16)
-    with pytest.raises(ValueError, match=r"the loss on dev\.txt is -?0.0, over 0 masked tokens: too little text"):
+    with pytest.raises(ValueError, match=r"dev\.txt.* 0 masked"):
         TASK.measure(predict_logits(model, encoded, keep=rare.reduce), data, [])
     before = [parameter.clone() for parameter in model.parameters()]
     assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=2)).curve == [0.0, 0.0]
@@ -251,22 +251,22 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -
 @pytest.mark.parametrize(
     ("text", "model", "settings", "error", "message"),
     [
-        ("", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
-        ("the cat [mask]", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
+        ("", "folder", {}, ValueError, r"\b0 \[MASK\], 0\b"),
+        ("the cat [mask]", "folder", {}, ValueError, r"\b0 \[MASK\], 0\b"),
         (
             f"a [MASK] {'cat ' * 38}[MASK]",
             "folder",
             {},
             ValueError,
-            r"2 \[MASK\], 1 of them in the 32 tokens that are read",
+            r"\b2 \[MASK\], 1 .* 32 tokens",
         ),
-        (TEXT, "folder", {"top_k": 0}, ValueError, "top_k is 0; it must be 1 to 30522"),
+        (TEXT, "folder", {"top_k": 0}, ValueError, r"top_k is 0\b.* 1 to 30522"),
         (TEXT, "folder", {"top_k": -1}, ValueError, "top_k is -1"),
         (TEXT, "folder", {"top_k": 30523}, ValueError, "top_k is 30523"),
-        (TEXT, "fresh", {"tokenizer": MINILM}, ValueError, "was never trained, so its guesses"),
-        ([TEXT], "folder", {}, TypeError, "fill_mask takes one str"),
-        (TEXT, "encoder", {"tokenizer": MINILM}, TypeError, "fill_mask takes one str"),
-        (TEXT, "head", {}, TypeError, "with tokenizer="),
+        (TEXT, "fresh", {"tokenizer": MINILM}, ValueError, "never trained"),
+        ([TEXT], "folder", {}, TypeError, r"\bstr\b"),
+        (TEXT, "encoder", {"tokenizer": MINILM}, TypeError, r"\bstr\b"),
+        (TEXT, "head", {}, TypeError, "tokenizer="),
         (TEXT, "headless", {}, ValueError, "masked-lm"),
     ],
 )
@@ -299,11 +299,11 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
 
 
 def test_a_text_that_cannot_be_filled_is_named_by_its_row(small: Path, run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"row 1 has 0 \[MASK\]"):
+    with pytest.raises(ValueError, match=r"row 1 .* 0 \[MASK\]"):
         minibert.predict(small, [TEXT, "no mask"])
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n" * 70 + "no mask\n")
     assert "row 6 has 0 [MASK]" in (error := run("predict", small, "--file", tmp_path / "texts.txt", status=2))
-    assert "counted from row 64" in error
+    assert "row 64" in error
 
 
 # -- bad input
@@ -312,12 +312,12 @@ def test_a_text_that_cannot_be_filled_is_named_by_its_row(small: Path, run: Any,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no corpus of at least two lines; give a file, a sentence or paragraph a line"),
-        (b" \n\n\t\n", "is no corpus of at least two lines"),
-        (b"only one line\n\n", "is no corpus of at least two lines"),
-        (bytes(range(128, 256)) * 40, r"a\.txt, line 1, is not UTF-8"),
-        (b"a\0b\n", "is a binary file"),
-        ("a text\nand more\n".encode("utf-16-le"), "is a binary file"),
+        (b"", r"corpus.* two lines"),
+        (b" \n\n\t\n", r"corpus.* two lines"),
+        (b"only one line\n\n", r"corpus.* two lines"),
+        (bytes(range(128, 256)) * 40, r"a\.txt, line 1\b.*UTF-8"),
+        (b"a\0b\n", "binary"),
+        ("a text\nand more\n".encode("utf-16-le"), "binary"),
     ],
 )
 def test_a_file_that_is_no_corpus_is_refused_before_anything_is_loaded(
@@ -330,11 +330,11 @@ def test_a_file_that_is_no_corpus_is_refused_before_anything_is_loaded(
 
 def test_an_empty_file_measures_nothing(folders: dict[str, Path], run: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    assert "a.txt has no tokens" in run("evaluate", folders["bert"], tmp_path / "a.txt", status=2)
+    assert "a.txt" in run("evaluate", folders["bert"], tmp_path / "a.txt", status=2)
 
 
 def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match=r"<class 'list'> is no corpus .* or Corpus\.of\(lines\)"):
+    with pytest.raises(ValueError, match=r"list.*Corpus\.of"):
         finetune("mask", lines_of(4), model="no such checkpoint")
     assert finetune("mask", Corpus.of(lines_of(4)), model=folders["bert"], epochs=2).head_is_trained
 
@@ -346,5 +346,5 @@ def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_a
     ):
         with pytest.raises(ValueError, match=message):
             TASK.encode(Corpus.of([text, text]), MINILM, [], 16)
-    with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
+    with pytest.warns(UnknownTokensWarning, match=r"\b3 of 4 .*\[UNK\]"):
         TASK.encode(Corpus.of(["😀 😀", "😀 a"]), MINILM, [], 16)

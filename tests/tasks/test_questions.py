@@ -69,23 +69,23 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"squad\.json holds no questions"),
-        (["x"], r"squad\.json, data\[0\] is not as in SQuAD: .*; the task reads .*paragraphs"),
-        ({"version": "1.1"}, r"squad\.json is not as in SQuAD: no 'data'; the task reads .*paragraphs"),
-        ({"data": ["x"]}, r"squad\.json, data\[0\] is not as in SQuAD: .*; the task reads .*paragraphs"),
-        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, r"squad\.json, data\[0\] is not as in SQuAD: no 'context'"),
-        ({"data": []}, r"squad\.json holds no questions"),
-        (squad(ROME, context=3), rf"{WHERE} is not as in SQuAD: .* expected str"),
-        (squad({"question": None}), rf"{WHERE} is not as in SQuAD: no 'answers'"),
-        (squad({"question": 1, "answers": ROME["answers"]}), rf"{WHERE} is not .*: expected str"),
-        (squad({"answers": []}), rf"{WHERE} is not .*: there is no answer; in SQuAD 2.0 such a question is marked"),
-        (squad({"answers": [{"text": "Rome"}]}), rf"{WHERE} is not as in SQuAD: no 'answer_start'"),
-        (squad({"answers": [{"text": "Rome", "answer_start": "x"}]}), rf"{WHERE} is not as in SQuAD: .*'x'"),
-        (squad({"answers": [{"text": " ", "answer_start": 2}]}), rf"{WHERE} is not .*: the answer ' ' is not at"),
-        (squad(moved("Rome", 0)), f"the answer 'Rome' is not at character 0, where the passage has '{PASSAGE[:4]}'"),
-        (squad(moved("Rome", 1000)), "the answer 'Rome' is not at character 1000, where the passage has ''"),
-        (squad(moved("Rome", -4)), "the answer 'Rome' is not at character -4, where the passage has ''"),
-        ('{"data":\n[}', r"squad\.json is not as in SQuAD: .* line 2"),
+        ([], r"squad\.json"),
+        (["x"], r"squad\.json, data\[0\] .*paragraphs"),
+        ({"version": "1.1"}, r"squad\.json .*'data'.*paragraphs"),
+        ({"data": ["x"]}, r"squad\.json, data\[0\] .*paragraphs"),
+        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, r"squad\.json, data\[0\] .*'context'"),
+        ({"data": []}, r"squad\.json"),
+        (squad(ROME, context=3), rf"{WHERE} .*\bstr\b"),
+        (squad({"question": None}), rf"{WHERE} .*'answers'"),
+        (squad({"question": 1, "answers": ROME["answers"]}), rf"{WHERE} .*\bstr\b"),
+        (squad({"answers": []}), rf"{WHERE} .*SQuAD 2\.0"),
+        (squad({"answers": [{"text": "Rome"}]}), rf"{WHERE} .*'answer_start'"),
+        (squad({"answers": [{"text": "Rome", "answer_start": "x"}]}), rf"{WHERE} .*'x'"),
+        (squad({"answers": [{"text": " ", "answer_start": 2}]}), rf"{WHERE} .*' '"),
+        (squad(moved("Rome", 0)), rf"'Rome'.* 0\b.*'{PASSAGE[:4]}'"),
+        (squad(moved("Rome", 1000)), r"'Rome'.* 1000\b.*''"),
+        (squad(moved("Rome", -4)), r"'Rome'.* -4\b.*''"),
+        ('{"data":\n[}', r"squad\.json .*line 2\b"),
     ],
 )
 def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
@@ -112,12 +112,12 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 def test_an_answer_that_is_nowhere_is_left_out_on_request(tmp_path: Path) -> None:
     answers = [*moved("Paris", 3)["answers"], *moved("Rome", 0)["answers"]]
     path = written(tmp_path, squad(ROME, moved("Paris", 3), {"answers": answers}, moved(" ", 2)))
-    with pytest.raises(ValueError, match=r"qas\[1\] .* the answer 'Paris' is not at character 3.*--repair.*leave out"):
+    with pytest.raises(ValueError, match=r"qas\[1\] .*'Paris'.* 3\b.*--repair"):
         Answering().read(path)
     data = Answering(repair=True).read(path)
     assert [row.answers for row in data.rows] == [(gold("Rome"),)] * 2
     assert (data.left_out, data.repaired) == (2, 1)
-    with pytest.raises(ValueError, match="holds no questions: of 1 the answer is not in the passage"):
+    with pytest.raises(ValueError, match=r"\b1\b.*passage"):
         Answering(repair=True).read(written(tmp_path, squad(moved("Paris", 3))))
 
 
@@ -151,7 +151,7 @@ def test_rows_of_hugging_face_are_read(tmp_path: Path, name: str) -> None:
 
 def test_lines_in_a_json_need_the_format(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in ROWS))
-    with pytest.raises(ValueError, match=r"is not as in SQuAD: .*--format jsonl"):
+    with pytest.raises(ValueError, match="--format jsonl"):
         Answering().read(path)
     assert [row.answers for row in Answering(format="jsonl").read(path).rows] == EXPECTED
 
@@ -182,7 +182,7 @@ def test_columns_of_a_table_are_read(tmp_path: Path, answer: dict[str, Any], del
 def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
     for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
         (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
-        with pytest.raises(ValueError, match=r"a.jsonl, line 1, .* no 'answer_start'; --repair"):
+        with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*--repair"):
             Answering().read(tmp_path / "a.jsonl")
         assert Answering(repair=True).read(tmp_path / "a.jsonl").rows[0].answers == (gold("Rome"),)
 
@@ -190,16 +190,16 @@ def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "Where?", "answers": []}, "a.jsonl, line 1, is not as in SQuAD: no 'context'"),
-        (BOTH, "line 1, is not as in SQuAD: no 'answers'"),
-        (7, 'line 1, is not as in SQuAD: it is 7; the task reads .* rows of "question"'),
-        (BOTH | {"answers": {"text": ["Rome"], "answer_start": [3, 4]}}, "line 1, is not as in SQuAD"),
+        ({"question": "Where?", "answers": []}, r"a\.jsonl, line 1\b.*'context'"),
+        (BOTH, r"line 1\b.*'answers'"),
+        (7, r'line 1\b.* 7\b.*"question"'),
+        (BOTH | {"answers": {"text": ["Rome"], "answer_start": [3, 4]}}, r"line 1\b"),
         (
             BOTH | {"answers": "{'text': array(['Rome'], dtype=object)}"},
-            "write them as JSON, or save the rows as .jsonl",
+            r"JSON.*\.jsonl",
         ),
-        (BOTH | {"answer": "Rome", "start": 1e999}, "line 1, is not as in SQuAD"),
-        (BOTH | {"answer": "Rome", "start": 3}, "the answer 'Rome' is not at character 3"),
+        (BOTH | {"answer": "Rome", "start": 1e999}, r"line 1\b"),
+        (BOTH | {"answer": "Rome", "start": 3}, r"'Rome'.* 3\b"),
     ],
 )
 def test_a_row_without_question_passage_and_answer_is_refused(tmp_path: Path, row: Any, message: str) -> None:

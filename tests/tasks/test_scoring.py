@@ -143,15 +143,15 @@ def test_on_a_gpu_the_scores_are_those_of_the_cpu(bert: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "settings", "error", "message"),
     [
-        (["a film", ""], {}, ValueError, "row 1 has no tokens; only words have a score"),
-        (["a film", " \u200b"], {}, ValueError, "row 1 has no tokens"),
-        (["a [MASK]"], {}, ValueError, r"row 0 has the special token \[MASK\]"),
-        (["a", "a [SEP] b"], {}, ValueError, r"row 1 has the special token \[SEP\]"),
-        (["a", "good " * 39], {}, ValueError, "row 1 has 41 tokens, more than max_length 40"),
-        (["a", None], {}, TypeError, "row 1 is None, not a text"),
-        ("a film", {}, TypeError, r"for a single text write \[text\]"),
-        (["a"], {"precision": "int8"}, ValueError, "'int8' and long 'windows' are for vectors"),
-        (["a"], {"long": "windows"}, ValueError, "'int8' and long 'windows' are for vectors"),
+        (["a film", ""], {}, ValueError, r"row 1\b"),
+        (["a film", " \u200b"], {}, ValueError, r"row 1\b"),
+        (["a [MASK]"], {}, ValueError, r"row 0 .*\[MASK\]"),
+        (["a", "a [SEP] b"], {}, ValueError, r"row 1 .*\[SEP\]"),
+        (["a", "good " * 39], {}, ValueError, r"row 1 .*41.*max_length 40"),
+        (["a", None], {}, TypeError, r"row 1 .*None"),
+        ("a film", {}, TypeError, r"\[text\]"),
+        (["a"], {"precision": "int8"}, ValueError, r"'int8'.*'windows'"),
+        (["a"], {"long": "windows"}, ValueError, r"'int8'.*'windows'"),
         (["a"], {"batch_tokens": 0}, ValueError, "batch_tokens is 0"),
         (["a"], {"color": "red"}, TypeError, "color"),
     ],
@@ -171,12 +171,12 @@ def test_a_long_text_is_cut_on_request(bert: Path) -> None:
 
 def test_a_model_without_a_trained_head_is_refused(bert: Path, tmp_path: Path) -> None:
     headless = write_words_checkpoint(tmp_path / "headless")
-    with pytest.raises(ValueError, match=r"headless has no head 'masked-lm'.*; minibert-novels has one"):
+    with pytest.raises(ValueError, match=r"headless.*'masked-lm'.*minibert-novels"):
         minibert.score(TEXTS, headless)
     tokenizer, fresh = minibert.load_tokenizer(bert), minibert.load(bert, head="masked-lm", new_head=True)
-    with pytest.raises(ValueError, match="the head 'masked-lm' was never trained"):
+    with pytest.raises(ValueError, match=r"'masked-lm'.*never trained"):
         minibert.score(TEXTS, fresh, tokenizer=tokenizer)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="pass tokenizer="):
+    with pytest.raises(TypeError, match="tokenizer="):
         minibert.score(TEXTS, minibert.load(bert, head="masked-lm"))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not Encoder"):
+    with pytest.raises(TypeError, match="Encoder"):
         minibert.score(TEXTS, minibert.load(bert))  # type: ignore[arg-type]

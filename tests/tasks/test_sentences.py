@@ -47,20 +47,20 @@ def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; a word and its tag need 2 columns"),
-        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; .* need 2 columns"),
-        ("me\tO\nyou\t\n", "a.conll, line 2, is"),
-        ("\tO\n", "a.conll, line 1, is"),
-        ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
-        ("", "a.conll holds no sentences"),
-        ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
-        ("good film\tpos\na bad film\tneg\n", "a.conll has texts in place of words"),
+        ("me\tO\n\nRedondo\n", r"a\.conll, line 3\b.*'Redondo'.* 2 columns"),
+        ("me\tO\nyou\tx\tO\n", r"a\.conll, line 2\b.*'you\\tx\\tO'.* 2 columns"),
+        ("me\tO\nyou\t\n", r"a\.conll, line 2\b"),
+        ("\tO\n", r"a\.conll, line 1\b"),
+        ("\n\n-DOCSTART- O\n", r"a\.conll.*sentences"),
+        ("", r"a\.conll.*sentences"),
+        ("me\tO\n\xff\tO\n", r"a\.conll, line 2\b.*UTF-8"),
+        ("good film\tpos\na bad film\tneg\n", r"a\.conll.*texts"),
         (
             "a good old film\tpos\n\na very bad film\tneg\n",
-            "a.conll has texts in place of words, such as 'a good.* classify",
+            r"a\.conll.*'a good.* classify",
         ),
-        ('{"text": "a", "label": 0}\n', r"a.conll, line 1, is '\{.* JSON for answer or choose, or .* \.jsonl"),
-        ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", "a.conll begins with a header, 'Wort' and 'Art'"),
+        ('{"text": "a", "label": 0}\n', r"a\.conll, line 1\b.*'\{.* answer or choose.*\.jsonl"),
+        ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", r"a\.conll.*'Wort' and 'Art'"),
     ],
 )
 def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
@@ -158,22 +158,22 @@ def test_a_csv_has_quotes_and_perhaps_the_number_of_a_sentence(tmp_path: Path, r
 def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Path) -> None:
     data = read(tmp_path, "Ann,B-person\nLee,I-person\nleft,O\n\nRome,B-location\n", "a.csv")
     assert (data.words, data.tags) == ANN
-    with pytest.raises(ValueError, match=r"line 3, is .*quote not closed"):
+    with pytest.raises(ValueError, match=r"line 3\b.*quote"):
         read(tmp_path, 'Ann,B-person\n",O\nLee,I-person\n', "a.csv")
 
 
 @pytest.mark.parametrize(
     ("text", "how", "message"),
     [
-        ("Wort Art\nAnn B-person\nme O\n", {}, "begins with a header, 'Wort' and 'Art', .* --columns Wort,Art"),
-        ("a b\nAnn B-person\n", {"columns": ("a", "c")}, r"has no column 'c' in its first line, .* 'a', 'b'"),
-        ("a b\nAnn B-person\n", {"columns": (1, 3)}, "columns has 3, and .* has 2 columns"),
-        ("a b\nAnn B-person\n", {"columns": (0, 1)}, "columns has 0, and .* has 2 columns"),
-        ("a b\n", {"columns": (1, 1)}, r"columns is \(1, 1\); it must be two"),
-        ("a b\n", {"columns": "ab"}, "columns is 'ab'; it must be two"),
-        ("1 Ann" + " _" * 8 + "\n", {}, "CoNLL-U; choose the columns of word and tag: --columns 2,4"),
-        ("Ann 7\nme 0\n", {"tag_names": ("O", "B-person")}, "has the tag '7'; tag_names .* 0 to 1"),
-        ("Ann B-person\nme O\n", {"tag_names": ("O", "B-city")}, "has the tag 'B-person'; tag_names"),
+        ("Wort Art\nAnn B-person\nme O\n", {}, r"'Wort' and 'Art'.*--columns Wort,Art"),
+        ("a b\nAnn B-person\n", {"columns": ("a", "c")}, r"'c'.*'a', 'b'"),
+        ("a b\nAnn B-person\n", {"columns": (1, 3)}, r"\b3\b.* 2 columns"),
+        ("a b\nAnn B-person\n", {"columns": (0, 1)}, r"\b0\b.* 2 columns"),
+        ("a b\n", {"columns": (1, 1)}, r"\(1, 1\)"),
+        ("a b\n", {"columns": "ab"}, "'ab'"),
+        ("1 Ann" + " _" * 8 + "\n", {}, r"CoNLL-U.*--columns 2,4"),
+        ("Ann 7\nme 0\n", {"tag_names": ("O", "B-person")}, r"'7'.*tag_names.* 0 to 1"),
+        ("Ann B-person\nme O\n", {"tag_names": ("O", "B-city")}, r"'B-person'.*tag_names"),
     ],
 )
 def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: str, how: Any, message: str) -> None:
@@ -183,7 +183,7 @@ def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: 
 
 def test_a_first_column_that_names_the_document_is_no_word(tmp_path: Path) -> None:
     text = "#begin document (bc/a); part 000\nbc/a 0 Ann B-person\nbc/a 1 left O\nbc/a 2 Rome B-city\n\n#end document\n"
-    with pytest.raises(ValueError, match=r"has the same word, such as 'bc/a', .* --columns"):
+    with pytest.raises(ValueError, match=r"'bc/a'.*--columns"):
         read(tmp_path, text)
     assert read(tmp_path, text, columns=(3, 4)).words == [["Ann", "left", "Rome"]]
 
@@ -242,14 +242,14 @@ def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ('{"text": "a", "label": 0}', r"a.jsonl, line 1, is .*; it needs a list of words and a list of tags"),
-        ("7", r"a.jsonl, line 1, is 7; it needs a list of words"),
-        ('{"words": ["a"], "tags": ["O", "O"]}', "line 1, has not as many tags as words"),
-        ('{"words": "a", "tags": "O"}', "line 1, has not as many tags as words.*in a list"),
-        ('{"words": [1], "tags": ["O"]}', "line 1, has 1; words are texts"),
-        ('{"words": ["a"], "tags": [true]}', "line 1, has True; words are texts"),
-        ('{"words": ["a"], "tags": [0.5]}', "line 1, has 0.5; words are texts"),
-        ('{"words": [], "tags": []}', "a.jsonl holds no sentences"),
+        ('{"text": "a", "label": 0}', r"a\.jsonl, line 1\b.*words.*tags"),
+        ("7", r"a\.jsonl, line 1\b.* 7\b.*words"),
+        ('{"words": ["a"], "tags": ["O", "O"]}', r"line 1\b.*tags"),
+        ('{"words": "a", "tags": "O"}', r"line 1\b.*tags.*list"),
+        ('{"words": [1], "tags": ["O"]}', r"line 1\b.* 1;"),
+        ('{"words": ["a"], "tags": [true]}', r"line 1\b.* True\b"),
+        ('{"words": ["a"], "tags": [0.5]}', r"line 1\b.* 0\.5\b"),
+        ('{"words": [], "tags": []}', r"a\.jsonl.*sentences"),
     ],
 )
 def test_an_object_that_is_no_sentence_is_refused_by_line(tmp_path: Path, record: str, message: str) -> None:

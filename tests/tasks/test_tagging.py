@@ -74,24 +74,24 @@ def test_tags_that_are_numbers_are_ordered_by_value() -> None:
     [
         (
             lambda: TASK.labels_of(Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]])),
-            r"2 sentences have the tags \['O'\]",
+            r"\b2 sentences.*\['O'\]",
         ),
-        (lambda: TASK.labels_of(Sentences([], [])), "0 sentences have the tags"),
+        (lambda: TASK.labels_of(Sentences([], [])), r"\b0 sentences"),
         (
             lambda: TASK.labels_of(Sentences([["a"] * 13] * 2, [list("abcdefghijklm"), list("nopqrstuvwxyz")])),
-            "26 words have 26 different tags",
+            r"\b26 words.* 26 ",
         ),
         (
             lambda: TASK.labels_of(Sentences([["a", "b"] * 200], [["O", "X"] * 200])),
-            "a single sentence of 400 words; put an empty line",
+            r"\b400 words",
         ),
-        (lambda: TASK.labels_of(Sentences([["a"]])), "these sentences have no tags"),
-        (lambda: TASK.measure(sure(["O"]), Sentences([["a"]]), LABELS), "these sentences have no tags"),
-        (lambda: Sentences([["a"], ["b", "c"]], [["O"], ["O"]]), "row 1 has not as many tags as words"),
-        (lambda: Sentences([["a"], ["b", "c"]], [["O"]]), "row 1 has not as many tags as words"),
+        (lambda: TASK.labels_of(Sentences([["a"]])), "no tags"),
+        (lambda: TASK.measure(sure(["O"]), Sentences([["a"]]), LABELS), "no tags"),
+        (lambda: Sentences([["a"], ["b", "c"]], [["O"], ["O"]]), r"row 1\b.*tags"),
+        (lambda: Sentences([["a"], ["b", "c"]], [["O"]]), r"row 1\b.*tags"),
         (
             lambda: encode(BEACH, labels=["B-location", "O"]),
-            "row 0, word 1, has the label 'I-location'; the model knows",
+            r"row 0, word 1\b.*'I-location'",
         ),
     ],
 )

@@ -47,23 +47,21 @@ def test_the_large_movie_review_dataset_is_read_as_scikit_learn_reads_it(movies:
         (text.removesuffix("\n"), name) for text, name in zip(theirs.data, names, strict=True)
     )
     assert data.names == ["neg", "pos"]
-    assert "2 of 7 files are left out, such as" in str(said[0].message) and "labeledBow.feat" in str(said[0].message)
-    assert "1 of 5 rows have no 'text' or 'label'" in str(said[1].message)
+    assert "2 of 7 files" in str(said[0].message) and "labeledBow.feat" in str(said[0].message)
+    assert "1 of 5 rows" in str(said[1].message)
 
 
 @pytest.mark.filterwarnings("ignore:.* files are left out")
 def test_unlabelled_texts_are_no_third_class(movies: Path) -> None:
-    with pytest.raises(ValueError, match=r"unsup.0_0\.txt has the label None; .*--missing drop"):
+    with pytest.raises(ValueError, match=r"unsup.0_0\.txt .*None.*--missing drop"):
         Classification().read(movies)
 
 
 @pytest.mark.filterwarnings("ignore:.* files are left out")
 def test_the_folder_of_a_data_set_is_refused_where_the_folder_of_its_labels_is_meant(movies: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"aclImdb has the text train.v1.neg.0_2\.txt; .*folder that holds the folders"
-    ):
+    with pytest.raises(ValueError, match=r"aclImdb .*train.v1.neg.0_2\.txt"):
         Classification().read(movies.parent)
-    with pytest.raises(ValueError, match=r"pos has the text 0_9\.txt; the label of a text is the name of its folder"):
+    with pytest.raises(ValueError, match=r"pos .*0_9\.txt"):
         Classification().read(movies / "pos")
 
 
@@ -84,19 +82,19 @@ def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path: Path) -> Non
     (tmp_path / ".git" / "x.txt").write_text("x")
     (tmp_path / "b" / "up").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "b" / "pipe.txt")
-    with pytest.warns(UserWarning, match=": 4 of 5 files are left out, such as "):
+    with pytest.warns(UserWarning, match=r"\b4 of 5 files"):
         assert read(tmp_path) == ["d"]
 
 
 @pytest.mark.parametrize("settings", [{"format": "csv"}, {"format": "txt"}, {"delimiter": ";"}])
 def test_a_folder_has_no_format_and_no_delimiter(tmp_path: Path, settings: Any) -> None:
-    with pytest.raises(ValueError, match=r"is a folder, which is read as one text per .txt file; leave out --format"):
+    with pytest.raises(ValueError, match="--format"):
         TextFile(write(tmp_path, a="a"), **settings)
 
 
 def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(ValueError, match=r"a\.txt, at byte 3, is not UTF-8 .*--encoding cp1252"):
+    with pytest.raises(ValueError, match=r"a\.txt, at byte 3\b.*UTF-8 .*--encoding cp1252"):
         read(tmp_path)
 
 

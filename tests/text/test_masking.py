@@ -112,5 +112,5 @@ def test_another_seed_epoch_or_row_masks_other_tokens() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, float("nan")])
 def test_a_rate_with_which_nothing_can_be_learned_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"the mask rate is .*; it must be .*above 0 and below 1"):
+    with pytest.raises(ValueError, match=r"mask rate.* 0 and below 1"):
         Masking.of(TOKENIZER, rate)

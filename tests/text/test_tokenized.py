@@ -60,7 +60,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_template_that_no_relative_has_is_refused(wrong: dict[str, Any], tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match=r"the definition: (post_processor turns|.*cannot read this tokenizer.json)"):
+    with pytest.raises(ValueError, match=r"post_processor|tokenizer.json"):
         Tokenizer(tokenizer("roberta")._definition | {"post_processor": wrong})
 
 
@@ -131,9 +131,9 @@ def test_of_a_text_that_is_cut_only_the_beginning_is_tokenized(family: str, text
 
 def test_a_text_not_tokenized_to_its_end_has_at_least_so_many_tokens(tokenizer: Any) -> None:
     texts = ["short", "hello " * 20_000]
-    with pytest.warns(TruncationWarning, match=r"^1 of 2 texts are longer than 10 tokens \(the longest has at least"):
+    with pytest.warns(TruncationWarning, match=r"^1 of 2 texts .* 10 tokens"):
         tokenizer("bert").ids(texts, max_length=10)
-    with pytest.raises(ValueError, match=r"row 1 has at least .* tokens, more than max_length 10"):
+    with pytest.raises(ValueError, match=r"row 1 .*max_length 10"):
         tokenizer("bert").ids(texts, max_length=10, truncation="error")
 
 

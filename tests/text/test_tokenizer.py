@@ -137,7 +137,7 @@ def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(bo
         assert all(torch.equal(found[name], expected[name]) for name in found)
         assert [len(row) for row in found.tokens] == [found.input_ids.shape[1]] * 2
     for wrong in (False, "do_not_pad", None, 3):
-        with pytest.raises(ValueError, match=r"padding is .*; choose True, 'longest' or 'max_length'; `ids`"):
+        with pytest.raises(ValueError, match=r"padding .*True, 'longest' or 'max_length'.*`ids`"):
             ours(texts, padding=wrong)
 
 
@@ -187,7 +187,7 @@ def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: An
 @pytest.mark.parametrize("call", [TOKENIZER, TOKENIZER.ids], ids=["batch", "ids"])
 def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(call: Any) -> None:
     texts = ["hello " * 600, "short", "hello " * 1000]
-    with pytest.warns(TruncationWarning, match=r"2 of 3 texts are longer than 512 .*the longest has 1002") as caught:
+    with pytest.warns(TruncationWarning, match=r"\b2 of 3 texts .* 512 .* 1002") as caught:
         made = call(texts)
     assert len(caught) == 1 and caught[0].filename == __file__
     rows = made if isinstance(made, list) else made.attention_mask
@@ -207,9 +207,9 @@ def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, w
     tokenizer, least = both(family)[0], 4 if family in ("bert", "albert") else 5
     expected = "at least {} and at most 512" if type(wrong) is int else "an int"
     for call, texts, bound in ((tokenizer, ["a"], 3), (tokenizer.ids, ["a"], 3), (partial(tokenizer, "a"), "b", least)):
-        with pytest.raises((ValueError, TypeError), match=f"{wrong!r}; it must be {expected.format(bound)}"):
+        with pytest.raises((ValueError, TypeError), match=rf"{wrong!r}.*{expected.format(bound)}"):
             call(texts, max_length=wrong)
-    with pytest.raises(ValueError, match=f"max_length for pairs is {least - 1}; it must be at least {least}"):
+    with pytest.raises(ValueError, match=rf"max_length .*{least - 1}.* {least}$"):
         tokenizer("a", "b", max_length=least - 1)
 
 
@@ -217,9 +217,9 @@ def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, w
 
 
 def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warned_of_once() -> None:
-    with pytest.warns(UnknownTokensWarning, match=r"2 of 3 tokens are \[UNK\]") as caught:
+    with pytest.warns(UnknownTokensWarning, match=r"\b2 of 3 .*\[UNK\]") as caught:
         assert TOKENIZER("hello " + "b" * 101 + " " + "a" * 101).tokens[0][1:-1] == ["hello", "[UNK]", "[UNK]"]
-    with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
+    with pytest.warns(UnknownTokensWarning, match=r"\b3 of 4 .*\[UNK\]"):
         TOKENIZER.ids(["😀 😀", "hello 😀"])
     assert len(caught) == 1 and UNK not in TOKENIZER.ids(["a" * 100])[0]
     TOKENIZER(["hello 😀", "big 😀"])  # half of them: no warning
@@ -352,5 +352,5 @@ def test_masks_of_relatives_are_filled(family: str, mask: str, other: str, tmp_p
     write_checkpoint(tmp_path, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
     guesses = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)
     assert [len(one) for one in guesses] == [4, 4] and all(guess.token for one in guesses for guess in one)
-    with pytest.raises(ValueError, match=rf"the text has 0 {re.escape(mask)}"):
+    with pytest.raises(ValueError, match=rf"\b0 {re.escape(mask)}"):
         fill_mask(f"The {other} sat on the mat.", tmp_path)

@@ -65,7 +65,7 @@ def test_a_template_with_an_id_that_is_no_token_is_refused(copied: Any) -> None:
         one["ids"] = [10**9]
     change(folder, "tokenizer.json", **content)
     change(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
-    with pytest.raises(ValueError, match=f"{folder}: post_processor turns a pair"):
+    with pytest.raises(ValueError, match=rf"{folder}.*post_processor"):
         load_tokenizer(folder)
 
 
@@ -106,7 +106,7 @@ def test_a_class_with_rules_that_minibert_does_not_have_is_refused(name: object,
     folder = copied("words")
     settings = {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "character"}
     change(folder, place, tokenizer_class=name, **settings)
-    with pytest.raises(ValueError, match=f"{folder} has tokenizer_class {name!r}.*BertTokenizer, RobertaTokenizer"):
+    with pytest.raises(ValueError, match=rf"{folder} .*{name!r}.*BertTokenizer, RobertaTokenizer"):
         load_tokenizer(folder)
 
 

@@ -170,9 +170,7 @@ def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied
     folder = copied("words")
     change(folder, "added_tokens.json", new_tok=len(WORDS))
     change(folder, "config.json", vocab_size=len(WORDS))
-    with pytest.raises(
-        ValueError, match=r"has 16 tokens .* 15 \(vocab_size\).*no rows for the added tokens \['new_tok'\]"
-    ):
+    with pytest.raises(ValueError, match=r"\b16 tokens .* 15 .*\['new_tok'\]"):
         load_tokenizer(folder)
 
 
@@ -212,7 +210,7 @@ def test_a_long_text_keeps_its_end_however_long_it_is(copied: Any) -> None:
     folder = copied("words")
     change(folder, "tokenizer_config.json", truncation_side="left")
     tokenizer = load_tokenizer(folder)
-    with pytest.warns(TruncationWarning, match=r"longest has 40004\): what comes before was cut off"):
+    with pytest.warns(TruncationWarning, match=r"\b40004\b"):
         (row,) = tokenizer.ids(["the " * 40_000 + "cat sat"], max_length=5)
     assert tokenizer.convert_ids_to_tokens(row) == ["[CLS]", "the", "cat", "sat", "[SEP]"]
 

@@ -60,5 +60,5 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, t
     call(texts, folder, tmp_path)  # other words are fine
     texts[17] = "an awful film"
     (tmp_path / "x.npy").unlink(missing_ok=True)
-    with pytest.raises(ValueError, match="row 17 has a vector with NaN or infinity in it, computed in float32"):
+    with pytest.raises(ValueError, match=r"row 17 .*float32"):
         call(texts, folder, tmp_path)

@@ -198,7 +198,7 @@ def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer,
     )
     monkeypatch.setattr("minibert.tracing.page.LIMIT", 100_000)
     choice, page = pages.choose(traced), traced.to_html()
-    assert "this page has layers 1 of 0 to 1 (--layers chooses others)" in choice.message in Reader(page).text
+    assert "layers 1 of 0 to 1 (--layers" in choice.message in Reader(page).text
     data = data_of(page)
     assert (list(data["attention"]), data["layers"], data["heads"]) == (["1"], [1], [0, 1, 2])
     assert {"hidden0", "hidden1", "hidden2"} == {name for name in data["vectors"] if name.startswith("hidden")}
@@ -289,11 +289,11 @@ def test_what_is_particular_about_a_text_is_noted(text, note, encoder, tokenizer
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"text": None}, "encoder, text and text_b are of types"),
-        ({"text": ["a"]}, "encoder, text and text_b are of types"),
-        ({"text_b": 1}, "encoder, text and text_b are of types"),
-        ({"encoder": "name"}, "encoder, text and text_b are of types"),
-        ({"text": "film " * 100, "truncation": "error"}, "102 tokens, more than max_length 80"),
+        ({"text": None}, "text and text_b"),
+        ({"text": ["a"]}, "text and text_b"),
+        ({"text_b": 1}, "text and text_b"),
+        ({"encoder": "name"}, "text and text_b"),
+        ({"text": "film " * 100, "truncation": "error"}, r"\b102\b.*max_length 80"),
     ],
 )
 def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder, tokenizer):
@@ -310,5 +310,5 @@ def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder,
     ],
 )
 def test_layers_and_heads_that_the_model_lacks_are_refused(method, arguments, encoder, tokenizer):
-    with pytest.raises(ValueError, match=r"are \[.*\]; name at least one of|there are layers 0 to 1, -1 for the last"):
+    with pytest.raises(ValueError, match=r"\[.*\]|layers 0 to 1\b"):
         getattr(minibert.trace(encoder, tokenizer, TEXT), method)(**arguments)

@@ -102,20 +102,20 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
-        (["--out", "page.txt"], "page.txt must be a file that ends in .html"),
-        (["--png", "page.svg"], "page.svg must be a file that ends in .png"),
-        (["--out", "none/page.html"], "none/page.html cannot be written: there is no folder none"),
-        (["--out", "a.html", "--layers", "2"], "layers are [2]; name at least one of the model's layers, 0 to 1"),
-        (["--svg", "a.svg", "--layer", "2"], "layer is 2 and head is mean; there are layers 0 to 1, -1 for the last"),
-        (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
+        ([], r"--out FILE.html, --png FILE.png or --svg FILE.svg"),
+        (["--out", "page.txt"], r"page\.txt .*\.html"),
+        (["--png", "page.svg"], r"page\.svg .*\.png"),
+        (["--out", "none/page.html"], r"none/page\.html .*none"),
+        (["--out", "a.html", "--layers", "2"], r"layers .*\[2\].* 0 to 1\b"),
+        (["--svg", "a.svg", "--layer", "2"], r"layer is 2\b.*head is mean.* 0 to 1\b.*-1"),
+        (["--out", "a.html", "--annotated", "none"], r"--annotated .*none.*model\.html"),
         (["--out", "a.html", "--truncation", "cut"], "truncation is 'cut'"),
-        (["--out", "a.html", "--classifier", "none"], "there is no folder none"),
+        (["--out", "a.html", "--classifier", "none"], "none"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_answered_in_one_line(options, message, run, checkpoint):
     error = run(TEXT, "--model", checkpoint, *options, status=2)
-    assert message in error and error.count("\n") == 1
+    assert re.search(message, error) and error.count("\n") == 1
     assert not list(Path().iterdir())
 
 
@@ -197,10 +197,10 @@ def test_names_of_classes_are_escaped_once(folder):
 def test_a_classifier_that_does_not_fit_is_refused(folder):
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
     classifier, _ = classified(folder, pooling="cls", layers=(-2, -1))
-    with pytest.raises(ValueError, match="on one text, not on a pair"):
+    with pytest.raises(ValueError, match="pair"):
         minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
     classifier.features.layers = (-1,)
-    with pytest.raises(ValueError, match="reads 48 columns, and this encoder gives 24"):
+    with pytest.raises(ValueError, match=r"\b48 .* 24$"):
         minibert.trace(encoder, tokenizer, SHORT, classifier=classifier)
 
 
@@ -301,11 +301,11 @@ def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labe
 def test_what_has_no_label_for_a_text_is_refused_with_the_way_out(head, tmp_path):
     name, labels = ("sequence-classification", 1) if head == "regression" else (head, 2)
     reader = open_reader(write_words_checkpoint(tmp_path, head=name, num_labels=labels), device="cpu")
-    with pytest.raises(ValueError, match="and this model answers otherwise; see its answers with `minibert predict`"):
+    with pytest.raises(ValueError, match="minibert predict"):
         minibert.trace(reader.model.encoder, reader.tokenizer, SHORT, classifier=reader)
 
 
 def test_a_task_head_explains_its_own_encoder_alone(folder, tmp_path):
     reader = open_reader(write_words_checkpoint(tmp_path, head="sequence-classification"), device="cpu")
-    with pytest.raises(ValueError, match="the encoder is not that of the classifier"):
+    with pytest.raises(ValueError, match=r"encoder.*classifier"):
         minibert.trace(minibert.load(folder), reader.tokenizer, SHORT, classifier=reader)

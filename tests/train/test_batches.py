@@ -263,7 +263,7 @@ def test_a_damaged_journal_is_named_and_its_windows_are_counted_again(
     damaged = {"a digit": bytes([text[0] ^ 1]) + text[1:], "cut": text[:-20], "junk": b"\xff\x00", "empty": b""}
     damaged["of an earlier version"] = text.partition(b"\ncrc32")[0]
     journal.write_bytes(damaged[damage])
-    with pytest.warns(UserWarning, match=f"{journal} is damaged"):
+    with pytest.warns(UserWarning, match=rf"{journal}.*damaged"):
         assert_same(whole[20:], list(stream(folder, journal=journal).epoch_batches(0, 20)))
     assert journal.read_bytes() == text
 
@@ -351,10 +351,10 @@ def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_pat
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x1f\x8b\x08", "is not UTF-8 text, or compressed: the line at byte 0"),
-        (b"fine\n\x00\x01\n", "the line at byte 5"),
-        (b"fine\n\xff\xfe\n", "the line at byte 5"),
-        (b"fine\n" + b"a" * 2**20 + b"b\n", "the line at byte 5 .* over 1,048,576 bytes long"),
+        (b"\x1f\x8b\x08", r"UTF-8.*byte 0\b"),
+        (b"fine\n\x00\x01\n", r"byte 5\b"),
+        (b"fine\n\xff\xfe\n", r"byte 5\b"),
+        (b"fine\n" + b"a" * 2**20 + b"b\n", r"byte 5 .*1,048,576"),
     ],
     ids=["compressed", "zeros", "not UTF-8", "one line"],
 )

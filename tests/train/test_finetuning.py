@@ -62,7 +62,7 @@ def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(
             run = FinetuneRun.of(task, data, None, settings)
         assert bool(run.report["notes"]) == (expected == 5)
         assert run.tokenizer.max_length == run.config["max_length"] == expected
-    with pytest.raises(ValueError, match="max_length is 21; it must be at least 3 and at most 20"):
+    with pytest.raises(ValueError, match=r"max_length is 21\b.* 3 .* 20$"):
         finetune(task, *labelled(12), model=checkpoint, max_length=21)
 
 
@@ -86,7 +86,7 @@ def test_a_new_head_of_a_regression_begins_at_the_mean_of_the_labels_and_a_train
 
 def test_data_without_a_token_is_refused(checkpoint: Path) -> None:
     data = Sentences([["\u200b"], ["\u200b"]], [["O"], ["B-thing"]])
-    with pytest.raises(ValueError, match="none of the 2 rows has a token"):
+    with pytest.raises(ValueError, match=r"\b2 rows"):
         finetune("tag", data, model=checkpoint)
 
 
@@ -97,7 +97,7 @@ def test_what_is_frozen_keeps_its_bits(what: str, parts: int, checkpoint: Path) 
     places = ("encoder.embeddings.", "encoder.layers.0.", "encoder.layers.1.", "encoder.")[:parts]
     for name, before in start.encoder.named_parameters(prefix="encoder"):
         assert torch.equal(before, trained.get_parameter(name)) == name.startswith(places), name
-    with pytest.raises(ValueError, match="freeze is '3'; choose none, embeddings, encoder, or a number of layers up"):
+    with pytest.raises(ValueError, match=r"freeze is '3'.*none, embeddings, encoder"):
         freeze(start, "3")
 
 
@@ -119,8 +119,8 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
         "--learning-rate 6e-3 --precision float32"
     )
     refused = run(*command.split(), "--plot", tmp_path / "curve.docx", status=2)
-    assert "must be a file that ends in .png, .svg, .pdf" in refused
-    assert "--seeds is 0; it must be at least 1 and at most 1000" in run(*command.split(), "--seeds", 0, status=2)
+    assert ".png, .svg, .pdf" in refused
+    assert "--seeds is 0" in run(*command.split(), "--seeds", 0, status=2)
     *printed, last = run(*command.split(), "--seeds", 2, "--plot", plot).splitlines()
     figures = json.loads(last)
     assert len(figures["seeds"]["scores"]) == 2 and {"seconds", "tokens_per_second"} <= set(figures)
@@ -129,7 +129,7 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     assert "the best so far" in epochs[0] and "held-out accuracy 1.0000" in epochs[7] and len(epochs) == 16
     assert "<svg" in plot.read_text() and not list(tmp_path.glob("out.training*"))
     assert json.loads(run("evaluate", out, dev, "--json").splitlines()[-1])["accuracy"] == 1.0
-    assert "--batch-tokens is 0; it must be at least 1" in run("evaluate", out, dev, "--batch-tokens", 0, status=2)
+    assert "--batch-tokens is 0" in run("evaluate", out, dev, "--batch-tokens", 0, status=2)
     lines = run("predict", out, "the film very lovely play", "the book very dull play").splitlines()
     assert [line.split("\t")[0] for line in lines] == ["pos", "neg"]
     assert lines[0].endswith("\tthe film very lovely play")
@@ -152,11 +152,11 @@ def test_answering_chooses_lengths_that_fit_a_model_of_few_positions(checkpoint:
     context = "the film very good play the book " * 4
     row = {"question": "the film " * 20, "context": context, "answers": {"text": ["good"], "answer_start": [14]}}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.warns(UserWarning, match="1 of 1 questions are longer than 8 tokens"):
+    with pytest.warns(UserWarning, match=r"1 of 1 questions .* 8 tokens"):
         finetune("answer", tmp_path / "rows.jsonl", model=checkpoint, out=tmp_path / "out", batch_size=2, epochs=1)
     found = minibert.predict(tmp_path / "out", ["the film"], [context])[0]
     assert found["answer"] == context[found["start"] : found["end"]] != ""
-    with pytest.raises(ValueError, match="max_length is 20; max_question 30 and stride None need 34"):
+    with pytest.raises(ValueError, match=r"max_length is 20\b.*max_question 30.*stride None.* 34"):
         finetune("answer", tmp_path / "rows.jsonl", model=checkpoint, max_question=30)
 
 
@@ -196,7 +196,7 @@ def test_lists_of_labels_in_a_file_train_a_model_of_several_labels(checkpoint: P
     model = finetune("classify", tmp_path / "x.jsonl", **how)
     assert model.config.problem_type == "multi_label_classification"
     assert list(model.predict(["the film"])[0]["probabilities"]) == ["cast", "plot"]
-    with pytest.raises(ValueError, match=r"lists of labels, .* finetune classify"):
+    with pytest.raises(ValueError, match="finetune classify"):
         frozen.train(Classification().read(tmp_path / "x.jsonl"), model=checkpoint)
 
 
@@ -204,13 +204,13 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
     texts, labels = labelled(8)
     nothing, how = pd.NA, {"model": checkpoint, "epochs": 2}
     gaps: list[Any] = [*texts[:3], nothing, *texts[4:]]
-    with pytest.raises(TypeError, match=r"row 3 is .*, not a text; use missing='empty'"):
+    with pytest.raises(TypeError, match=r"row 3 .*missing='empty'"):
         finetune("classify", {"text": gaps, "label": labels}, **how)
     one: Any = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
     assert one.predict([nothing, "the film"]) == one.predict(["", "the film"])
     fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
     assert fitted.predict([nothing]).tolist() == fitted.predict([""]).tolist()
-    with pytest.raises(TypeError, match="row 3 is"):
+    with pytest.raises(TypeError, match=r"row 3\b"):
         classifier(checkpoint).fit(gaps, labels)
     with pytest.raises(ValueError, match="missing is 'drop'"):
         classifier(checkpoint, missing="drop").fit(gaps, labels)
@@ -219,17 +219,17 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
 @pytest.mark.parametrize(
     ("task", "data", "how", "words"),
     [
-        ("classify", as_frame(), {}, "the DataFrame has no column sentence or text; .*: 'id', 'message', 'category'"),
-        ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
-        ("classify", as_frame(), {"txt": "message"}, "no setting txt; did you mean text"),
-        ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
+        ("classify", as_frame(), {}, r"sentence or text.*'id', 'message', 'category'"),
+        ("classify", as_frame(), {"text": "body", "label": "category"}, "'body'"),
+        ("classify", as_frame(), {"txt": "message"}, r"txt.* text\b"),
+        ("tag", as_frame(), {}, r"'tag'.*DataFrame"),
         ("classify", as_frame(), {"delimiter": ";"}, "format, delimiter and encoding .* DataFrame"),
-        ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
-        ("classify", ["a", "b"], {"labels": ["x", "x"]}, "they have 1 classes, the smallest 'x'"),
+        ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, r"row 1 .* nan\b"),
+        ("classify", ["a", "b"], {"labels": ["x", "x"]}, r"\b1 classes.*'x'"),
         ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
-        ("classify", ["a", "b", "c"], {"labels": ["x", "y"]}, "3 texts and 2 labels"),
-        ("classify", "train.tsv", {"labels": ["x", "y"]}, "labels and pairs are for plain texts"),
-        ("classify", as_frame(), {"pairs": ["x", "y"]}, "labels and pairs are for plain texts"),
+        ("classify", ["a", "b", "c"], {"labels": ["x", "y"]}, r"\b3 texts.* 2 labels"),
+        ("classify", "train.tsv", {"labels": ["x", "y"]}, "labels and pairs"),
+        ("classify", as_frame(), {"pairs": ["x", "y"]}, "labels and pairs"),
     ],
 )
 def test_data_that_cannot_be_learned_is_refused_before_anything_is_loaded(

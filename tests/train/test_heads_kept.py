@@ -159,7 +159,7 @@ def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made: Made)
     found = reader.measure(ONE.from_labels(TEXTS, numbers)).figures
     named = reader.measure(ONE.from_labels(TEXTS, [f"LABEL_{number}" for number in numbers])).figures
     assert (found["labels"], found["confusion"]) == (["0", "1", "2"], named["confusion"])
-    with pytest.raises(ValueError, match="row 3 has the label '3'; the model knows '0', '1', '2'"):
+    with pytest.raises(ValueError, match=r"row 3 .*'3'.*'0', '1', '2'"):
         reader.measure(ONE.from_labels(TEXTS, [row % 4 for row in range(24)]))
 
 

@@ -128,15 +128,15 @@ def test_each_chosen_token_becomes_the_mask_if_wanted(always: bool, home: Path, 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"max_length": 25}, "max_length is 25; the model of .*small.json has 20"),
-        ({"mask_rate": 1.0}, "mask_rate is 1.0; it must be above 0 and below 1"),
-        ({"phrases": os.devnull}, "is a device, not a file"),
-        ({"init": "x"}, "give either config and tokenizer .*, for a new model, or init"),
-        ({"config": None}, "give either config and tokenizer"),
-        ({"tokenizer": None}, "give either config and tokenizer"),
-        ({"rows": "sentence"}, "objective mlm.nsp has two texts a row; rows 'sentence' needs mlm or electra"),
-        ({"objective": "electra", "step": "readable"}, "objective electra needs a config"),
-        ({"objective": "electra", "config": None, "init": "x"}, "objective electra needs a config"),
+        ({"max_length": 25}, r"max_length is 25\b.*small.json.* 20$"),
+        ({"mask_rate": 1.0}, r"mask_rate is 1\.0.* 0 .* 1\b"),
+        ({"phrases": os.devnull}, "device"),
+        ({"init": "x"}, r"config and tokenizer .*init"),
+        ({"config": None}, "config and tokenizer"),
+        ({"tokenizer": None}, "config and tokenizer"),
+        ({"rows": "sentence"}, r"mlm.nsp.*'sentence'.*mlm or electra"),
+        ({"objective": "electra", "step": "readable"}, r"electra.*config"),
+        ({"objective": "electra", "config": None, "init": "x"}, r"electra.*config"),
     ],
     ids=str,
 )
@@ -148,29 +148,29 @@ def test_a_request_that_cannot_be_learned_is_refused_beforehand(how: dict[str, A
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("the film\n\nthe book\n\nthe play\n", "each document has one sentence, so none follows"),
-        ("the film\nthe book\nthe play\n", "0% of the second texts are from another document"),
-        ("東京\n大阪\n\n京都\n奈良\n", "100% of its tokens are unknown to the vocabulary"),
-        ("\u200b\n\n\u200b\n", "each document has one sentence"),
-        ("\u200b\n\u200b\n\n\u200b\n\u200b\n", "it gives no row to learn from; a corpus has one"),
-        ("", "it gives no row to learn from; a corpus has one sentence a line and an empty line"),
+        ("the film\n\nthe book\n\nthe play\n", "one sentence"),
+        ("the film\nthe book\nthe play\n", r"^0%|\b0%"),
+        ("東京\n大阪\n\n京都\n奈良\n", r"\b100% "),
+        ("\u200b\n\n\u200b\n", "one sentence"),
+        ("\u200b\n\u200b\n\n\u200b\n\u200b\n", "no row"),
+        ("", "no row"),
     ],
 )
 def test_a_corpus_from_which_nothing_can_be_learned_is_refused(
     text: str, message: str, home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "c.txt").write_text(text)
-    with pytest.raises(ValueError, match=f"nothing can be learned from .*c.txt: {message}"):
+    with pytest.raises(ValueError, match=rf"c\.txt.*{message}"):
         new_run(home, tmp_path / "c.txt", dev=str(home / "corpus.txt"))
 
 
 def test_a_config_or_checkpoint_of_a_smaller_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(json.dumps(CONFIG | {"vocab_size": 68}))
-    with pytest.raises(ValueError, match=r"the vocabulary of the tokenizer is 69; the model of .*small.json has 68"):
+    with pytest.raises(ValueError, match=r"\b69\b.*small.json.* 68$"):
         new_run(home, config=str(tmp_path / "small.json"))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + "\n".join(f"w{n}" for n in range(90)))
-    with pytest.raises(ValueError, match=r"the vocabulary of the tokenizer is 95; the model of .*teacher has 69"):
+    with pytest.raises(ValueError, match=r"\b95\b.*teacher.* 69$"):
         new_run(home, config=None, init=str(home / "teacher"), tokenizer=str(tmp_path))
 
 
@@ -331,8 +331,8 @@ def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (config(), "bert has no head 'replaced-token-detection'"),
-        (config("electra", num_attention_heads=2), "num_attention_heads is 0; it must be at least 1"),
+        (config(), r"bert .*'replaced-token-detection'"),
+        (config("electra", num_attention_heads=2), r"num_attention_heads is 0\b.* 1\b"),
     ],
     ids=["a BERT", "no head for the generator"],
 )

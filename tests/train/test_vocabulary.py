@@ -164,10 +164,10 @@ def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, run: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no word to learn from; a corpus is text"),
-        (b"  \n\n\t\n", "no word to learn from"),
-        (b"a boat\nPK\x03\x04\0\0\n", "is a binary file .or UTF-16., not text"),
-        (b"a boat\n\xff\xfe\x80\n", "line 2, is not UTF-8"),
+        (b"", "no word"),
+        (b"  \n\n\t\n", "no word"),
+        (b"a boat\nPK\x03\x04\0\0\n", "binary"),
+        (b"a boat\n\xff\xfe\x80\n", r"line 2\b.*UTF-8"),
     ],
     ids=["empty", "blank", "NUL", "not UTF-8"],
 )
@@ -179,6 +179,6 @@ def test_what_is_no_text_is_refused(content: bytes, message: str, tmp_path: Path
 
 def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus: Path) -> None:
     least = 5 + len(letters(count_words(count_strings([corpus]), lowercase=True, strip=True)))
-    with pytest.raises(ValueError, match=rf"size is {least - 1}, and {least} tokens are needed .* choose {least}"):
+    with pytest.raises(ValueError, match=rf"size is {least - 1}\b.* {least} tokens.* {least}$"):
         learn_vocabulary(corpus, least - 1)
     assert len(learn_vocabulary(corpus, least).tokens) == least

@@ -35,22 +35,22 @@ def test_flags_give_back_the_settings() -> None:
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
-        ({"steps": 0}, ValueError, "steps is 0; it must be at least 1"),
-        ({"steps": 2.5}, TypeError, "steps is 2.5; it must be an int"),
+        ({"steps": 0}, ValueError, r"steps is 0\b.* 1$"),
+        ({"steps": 2.5}, TypeError, r"steps is 2\.5;.*\bint\b"),
         ({"steps": True}, TypeError, "steps is True"),
-        ({"learning_rate": float("nan")}, ValueError, "learning_rate is nan; it must be finite"),
-        ({"learning_rate": 5}, ValueError, "learning_rate is 5; it must be at least 0 and at most 1"),
-        ({"learning_rate": 10**400}, ValueError, "learning_rate is a number of more than 80 digits; it must be finite"),
+        ({"learning_rate": float("nan")}, ValueError, r"learning_rate is nan\b"),
+        ({"learning_rate": 5}, ValueError, r"learning_rate is 5\b.* 0 .* 1$"),
+        ({"learning_rate": 10**400}, ValueError, r"learning_rate .* 80 digits"),
         (
             {"learning_rate": 10**5000},
             ValueError,
-            "learning_rate is a number of more than 80 digits; it must be finite",
+            r"learning_rate .* 80 digits",
         ),
-        ({"steps": -(10**5000)}, ValueError, "steps is a number of more than 80 digits; it must be at least 1"),
-        ({"step": "x" * 100_000}, ValueError, r"step is 'x{40}'\.\.\. \(100,000 characters\); choose from"),
-        ({"mask_rate": 0}, ValueError, "mask_rate is 0; it must be above 0 and below 1"),
-        ({"mask_rate": 1.0}, ValueError, "mask_rate is 1.0; it must be above 0 and below 1"),
-        ({"step": "fast"}, ValueError, "step is 'fast'; choose from packed, readable"),
+        ({"steps": -(10**5000)}, ValueError, r"steps .* 80 digits.* 1$"),
+        ({"step": "x" * 100_000}, ValueError, r"step is 'x{40}'\.\.\. \(100,000 characters\)"),
+        ({"mask_rate": 0}, ValueError, r"mask_rate is 0;.* 0 .* 1$"),
+        ({"mask_rate": 1.0}, ValueError, r"mask_rate is 1\.0;.* 0 .* 1$"),
+        ({"step": "fast"}, ValueError, r"step is 'fast'.*packed, readable"),
     ],
 )
 def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:

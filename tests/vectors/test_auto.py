@@ -119,16 +119,16 @@ def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
 
 def test_files_that_cannot_be_followed_are_an_error_that_names_the_way_out(stated: Path) -> None:
     (stated / "modules.json").write_text("{")
-    with pytest.raises(ValueError, match=r"cannot follow .*; choose pooling= and normalize="):
+    with pytest.raises(ValueError, match="modules.json.* pooling= and normalize="):
         embed(TEXTS, stated)
     assert len(embed(TEXTS, stated, pooling="cls")) == len(TEXTS)
 
 
 def test_a_length_beside_a_tokenizer_or_beyond_the_model_is_refused(stated: Path) -> None:
     tokenizer = minibert.load_tokenizer(stated)
-    with pytest.raises(ValueError, match=r"max_length is 5, .* 20"):
+    with pytest.raises(ValueError, match=r"max_length is 5\b.* 20\b"):
         embed(TEXTS, minibert.load(stated), tokenizer=tokenizer, max_length=5)
-    with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
+    with pytest.raises(ValueError, match=r"max_length is 600\b.* 20$"):
         embed(TEXTS, stated, max_length=600)
 
 
@@ -170,7 +170,7 @@ def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch
     assert minibert.Embedder(stated, device="cpu", precision="auto").description.endswith(
         ", computed in float32 on cpu"
     )
-    with pytest.warns(UserWarning, match="does not multiply bfloat16"):
+    with pytest.warns(UserWarning, match="bfloat16"):
         assert minibert.Embedder(stated, device="cpu", precision="bfloat16").description.endswith(
             "computed in float32 on cpu"
         )

@@ -76,7 +76,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
     with pytest.raises(ValueError, match=r"model\.to\(device\)"):
         minibert.Embedder(encoder, device="cpu", tokenizer=tokenizer)
     for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: minibert.TextFeatures.of(embedder)):
-        with pytest.raises(TypeError, match="not Encoder"):
+        with pytest.raises(TypeError, match="Encoder"):
             ask()
 
 
@@ -142,7 +142,7 @@ def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle
         after = minibert.Embedder(folder)
         assert name in [name for name, value in after.identity.items() if value != identity[name]]
         for use in (lambda one: one(TEXTS), lambda one: one.width, lambda one: one.identity):
-            with pytest.raises(ValueError, match="put that checkpoint back, or fit again") as refused:
+            with pytest.raises(ValueError, match="fit again") as refused:
                 use(pickle.loads(stored))
             assert str(after.hashes) in str(refused.value) and str(before.hashes) in str(refused.value)
         stored, identity, before = pickle.dumps(after), after.identity, after
@@ -155,7 +155,7 @@ def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those
     embedder(TEXTS)
     (folder / "notes.txt").write_text("another file may come")
     change_weights(folder)
-    with pytest.raises(ValueError, match="have changed"):
+    with pytest.raises(ValueError, match="changed"):
         embedder.hashes  # noqa: B018
 
 
@@ -179,7 +179,7 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> No
     tokenizer = minibert.load_tokenizer(checkpoint, max_length=5)
     embedder = minibert.Embedder(checkpoint, minibert.Recipe(truncation="error"), tokenizer=tokenizer)
     assert embedder.identity["max_length"] == 5
-    with pytest.raises(ValueError, match="row 0 has 6 tokens"):
+    with pytest.raises(ValueError, match=r"row 0 .* 6 tokens"):
         pickle.loads(pickle.dumps(embedder))(["good good good good"])
 
 
@@ -189,16 +189,16 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> No
 @pytest.mark.parametrize(
     ("texts", "error", "message"),
     [
-        (["a", "b", None], TypeError, "row 2 is None.*missing='empty'"),
-        (["a", float("nan")], TypeError, "row 1 is NaN.*missing='empty'"),
-        (["a", 3], TypeError, "row 1 is of type int"),
-        ([b"a"], TypeError, "row 0 is of type bytes"),
+        (["a", "b", None], TypeError, r"row 2 .*None.*missing='empty'"),
+        (["a", float("nan")], TypeError, r"row 1 .*NaN.*missing='empty'"),
+        (["a", 3], TypeError, r"row 1 .*\bint\b"),
+        ([b"a"], TypeError, r"row 0 .*\bbytes\b"),
         (b"a", TypeError, "bytes"),
         ({"a": 1}, TypeError, "dict"),
         (7, TypeError, "int"),
-        ([("a", "b")], TypeError, "row 0 is of type tuple.*pairs"),
-        (np.array([["a", "b", "c"]]), TypeError, r"2 dimensions.*embed\(first, pairs=second\)|of 3 columns; pass one"),
-        (["a", "\ud800"], ValueError, "row 1 has a lone surrogate"),
+        ([("a", "b")], TypeError, r"row 0 .*\btuple\b.*pairs"),
+        (np.array([["a", "b", "c"]]), TypeError, r"2 dimensions.*embed\(first, pairs=second\)|\b3 columns"),
+        (["a", "\ud800"], ValueError, r"row 1 .*surrogate"),
     ],
 )
 def test_a_row_that_is_not_a_text_is_refused_by_its_number(

@@ -266,20 +266,20 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_for
     result = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True, cwd=tests)
     refused, refused_too, *one_thread = result.stdout.splitlines()
     assert refused == refused_too
-    assert refused.startswith("this process was forked from one that had computed vectors, and would wait forever")
+    assert refused.startswith("this process was forked")
     assert one_thread == ["computed", "computed"]
 
 
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ([[1, 2], []], {}, "row 1 has no tokens"),
-        ([[1] * 513], {}, "row 0 has 513 tokens and the checkpoint has 512 positions"),
-        ([[1, 2], [3], [4, V]], {}, f"row 2 holds the id {V}; the checkpoint has vocab_size {V}: 0 to {V - 1}"),
-        ([[-1]], {}, "row 0 holds the id -1"),
-        ([[1]], {"layers": (L + 1,)}, f"layers has {L + 1}; the encoder has {L} layers"),
-        ([[1]], {"precision": "float16"}, "'float16' is not possible on cpu: .* float16 needs a CUDA device"),
-        ([[1]], {"precision": "int4"}, "precision is 'int4'; choose from float32, bfloat16, float16, int8, auto"),
+        ([[1, 2], []], {}, r"row 1\b"),
+        ([[1] * 513], {}, r"row 0 .*513.* 512\b"),
+        ([[1, 2], [3], [4, V]], {}, rf"row 2 .* {V}\b.*vocab_size {V}: 0 to {V - 1}$"),
+        ([[-1]], {}, r"row 0 .* -1\b"),
+        ([[1]], {"layers": (L + 1,)}, rf"layers .* {L + 1};.* {L} layers"),
+        ([[1]], {"precision": "float16"}, r"'float16'.*\bcpu\b.*CUDA"),
+        ([[1]], {"precision": "int4"}, r"precision is 'int4'.*float32, bfloat16, float16, int8, auto"),
     ],
 )
 def test_what_the_engine_cannot_compute_is_refused(rows: Rows, settings: dict[str, Any], message: str) -> None:

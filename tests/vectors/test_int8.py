@@ -230,9 +230,9 @@ def test_without_a_fast_and_exact_product_a_warning_says_so(
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (None, "calibrated on texts: pass samples="),
-        ([], "calibrated on texts: pass samples="),
-        ([[1, 2], [5000]], "row 1 holds the id 5000"),
+        (None, "samples="),
+        ([], "samples="),
+        ([[1, 2], [5000]], r"row 1 .* 5000"),
     ],
 )
 def test_samples_that_cannot_calibrate_are_refused(texts: Any, message: str) -> None:

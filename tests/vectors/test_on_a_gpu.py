@@ -117,7 +117,7 @@ def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch
         warnings.simplefilter("error")
         assert Engine(encoder, device="gpu").precision == "float32"
     round_products(monkeypatch)
-    with pytest.warns(UserWarning, match="float32 products on gpu are computed in fewer digits"):
+    with pytest.warns(UserWarning, match="float32 products on gpu"):
         engine = Engine(encoder, device="gpu")
     assert engine.precision == "reduced float32" and engine.kernels.startswith("reduced float32 on gpu")
 
@@ -129,9 +129,9 @@ def test_parity_refuses_float32_that_is_rounded_further(
     assert "within the measured bounds" in run("parity", folder, "--device", "gpu")
     round_products(monkeypatch)
     error = run("parity", folder, "--device", "gpu", status=2)
-    assert "float32 products on gpu are computed in fewer digits" in error and "('highest')" in error
+    assert "float32 products on gpu" in error and "('highest')" in error
     monkeypatch.setattr(matmul, "is_right", lambda *given: False)
-    assert "float32 products on cpu are computed in fewer digits" in run("parity", folder, status=2)
+    assert "float32 products on cpu" in run("parity", folder, status=2)
 
 
 def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> None:
@@ -178,7 +178,7 @@ def test_a_stream_that_runs_out_of_memory_says_what_is_kept(
     how: dict[str, Any] = {"model": folder, "part_rows": 4, "device": "cpu"}
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "vectors", run_out)
-        with pytest.raises(RuntimeError, match="longest text from row 8 on; 8 rows are kept"):
+        with pytest.raises(RuntimeError, match=r"row 8\b.* 8 rows"):
             embed_stream(texts, tmp_path / "x.npy", **how)
     assert embed_stream(texts, tmp_path / "x.npy", **how).resumed_rows == 8
 

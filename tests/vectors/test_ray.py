@@ -3,6 +3,7 @@
 import importlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -109,13 +110,13 @@ def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(
 ) -> None:
     pattern = write_corpus(tmp_path)
     pq.write_table(pa.table({"body": ["good", None]}), tmp_path / "corpus" / "bad.parquet", write_statistics=False)
-    with pytest.raises(ValueError, match=r"bad\.parquet, row 2, has null as 'body', not a text") as caught:
+    with pytest.raises(ValueError, match=r"bad\.parquet, row 2\b.*null.*'body'") as caught:
         embed_shards(pattern, tmp_path / "out", checkpoint, text="body", workers=1)
     assert "\n" not in str(caught.value)
     assert "0.parquet" in os.listdir(tmp_path / "out")  # the largest first
     write_shard(tmp_path / "corpus" / "bad.parquet", ["good " * 40, "bad"])
     request.getfixturevalue("here")
-    with pytest.warns(TruncationWarning, match="^1 of 80 texts are longer"):
+    with pytest.warns(TruncationWarning, match=r"^1 of 80 texts"):
         done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
     assert 0 < done.resumed_shards < 4
 
@@ -157,11 +158,11 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
     assert (here[1], done.resumed_shards, done.rows) == (["1.parquet", "2.parquet"], 1, 78)
     (out / ".notes.parquet.txt").unlink()
     assert_whole(tmp_path, checkpoint)
-    with pytest.raises(ValueError, match=r"started with pooling 'cls', and now it is 'mean'; .*restart=True"):
+    with pytest.raises(ValueError, match=r"pooling 'cls'.*'mean'.*restart=True"):
         embed_shards(pattern, out, checkpoint, text="body", pooling="mean")
     embed_shards(pattern, out, checkpoint, text="body", pooling="max", restart=True)
     assert len(here[-1]) == 3
-    with pytest.raises(ValueError, match=r"is the same as, inside or around .*words"):
+    with pytest.raises(ValueError, match="words"):
         embed_shards(pattern, Path(checkpoint) / "out", checkpoint, text="body")
 
 
@@ -180,13 +181,11 @@ def test_the_precision_is_that_of_the_workers(
     monkeypatch.setattr(device_module, "has_bfloat16", lambda device: False)
     load_folder.cache_clear()
     for _ in range(2):  # found when it arrives, and when it is there
-        with pytest.raises(
-            ValueError, match=r"0.parquet was computed in torch.bfloat16, and .*2.parquet in torch.float32"
-        ):
+        with pytest.raises(ValueError, match=r"0\.parquet .*torch\.bfloat16\b.*2\.parquet .*torch\.float32"):
             embed_shards(pattern, out, checkpoint, **how)
     assert here == [["0.parquet", "1.parquet", "2.parquet"], ["2.parquet"]]
     assert embed_shards(pattern, out, checkpoint, restart=True, **how).description.endswith("computed in float32")
-    with pytest.raises(ValueError, match="float16 needs a CUDA device"):  # the worker's error, which has none here
+    with pytest.raises(ValueError, match=r"float16 .*CUDA"):  # the worker's error, which has none here
         embed_shards(pattern, tmp_path / "other", checkpoint, **how | {"precision": "float16"})
 
 
@@ -207,9 +206,9 @@ def test_shards_of_a_worker_that_rounds_further_are_not_alike(
             add_row(done, row_of(shard, embedder, columns, settings))
         round_products(monkeypatch)
         load_folder.cache_clear()
-        with pytest.warns(UserWarning, match="computed in fewer digits"):
+        with pytest.warns(UserWarning, match="fewer digits"):
             row = row_of(found[2], embedder, columns, settings)
-    refused = pytest.raises(ValueError, match=r"0.parquet was computed in torch.float32, .*2.parquet in torch.reduced")
+    refused = pytest.raises(ValueError, match=r"0\.parquet .*torch\.float32\b.*2\.parquet .*torch\.reduced")
     with refused if stated_by == "worker" else nullcontext():
         add_row(done, row)
     assert done.keys() == set(found)
@@ -252,7 +251,7 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
         workers, _, num_cpus, _ = share([{"CPU": cores}])
         assert cores - workers * num_cpus >= 0.99
     for device, wanted, message in (("cpu", 3, "3 on cpu, and Ray has 2 cores"), ("cuda", None, "None on cuda")):
-        with pytest.raises(ValueError, match=f"workers is {message}"):
+        with pytest.raises(ValueError, match=rf"workers is {message}"):
             share([{"CPU": 2}], device, wanted)
 
 
@@ -270,18 +269,18 @@ def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) ->
 @pytest.mark.parametrize("package", ["ray", "pyarrow"])
 def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"this needs {package}: .*pip install"):
+    with pytest.raises(ImportError, match=rf"{package}\b.*pip install"):
         importlib.reload(shards)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--dtype", "float16"], "--dtype is float16, and --engine ray writes float32"),
-        (["--engine", "local", "--keep-order"], "--workers and --keep-order apply to many files at once; add --engine"),
-        (["--text", "title"], r"has no column 'title'; choose as text one of: 'id', 'body'"),
+        (["--dtype", "float16"], r"--dtype is float16\b.*--engine ray .*float32"),
+        (["--engine", "local", "--keep-order"], r"--workers and --keep-order.*--engine"),
+        (["--text", "title"], r"'title'.*'id', 'body'"),
         (["--pooling", "best"], "pooling is 'best'"),
-        (["--out", "."], "the folder in which the command runs, or one around it; name another --out"),
+        (["--out", "."], "--out"),
     ],
 )
 def test_the_command_refuses_what_is_wrong_before_ray_starts(
@@ -295,7 +294,7 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "session", None)
     command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
-    assert message in run(*command, *(["--text", "body"] if "--text" not in given else []), *given, status=2)
+    assert re.search(message, run(*command, *(["--text", "body"] if "--text" not in given else []), *given, status=2))
     assert os.listdir(tmp_path) == ["corpus"]
 
 
@@ -318,6 +317,6 @@ def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, 
 def test_files_without_texts_are_refused_before_ray_starts(checkpoint: Path, tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=r"\*\.txt holds no texts"):
+    with pytest.raises(ValueError, match=r"\*\.txt"):
         embed_shards(tmp_path / "*.txt", tmp_path / "out", checkpoint)
     assert not (tmp_path / "out").exists()

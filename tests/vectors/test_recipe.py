@@ -22,13 +22,13 @@ CONFIG = Config(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, inter
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"long": "cut", "stride": 64}, ValueError, "stride is 64 and long is 'cut'; it needs long='windows'"),
-        ({"long": "windows", "stride": 0}, ValueError, "stride is 0; it must be at least 1"),
-        ({"long": "windows", "stride": 2.0}, TypeError, "stride is 2.0; it must be an int"),
+        ({"long": "cut", "stride": 64}, ValueError, r"stride is 64\b.*'cut'.*long='windows'"),
+        ({"long": "windows", "stride": 0}, ValueError, r"stride is 0\b.* 1$"),
+        ({"long": "windows", "stride": 2.0}, TypeError, r"stride is 2\.0;.*\bint\b"),
         *[({"batch_tokens": wrong}, TypeError, "batch_tokens is .*; it must be an int") for wrong in (4.0, True)],
         ({"normalize": "yes"}, TypeError, "normalize is "),
         ({"max_length": 0}, ValueError, "max_length is "),
-        ({"batch_tokens": 0}, ValueError, "batch_tokens is 0; it must be at least 1"),
+        ({"batch_tokens": 0}, ValueError, r"batch_tokens is 0\b.* 1$"),
         *[
             ({"layers": wrong}, TypeError, "layers is .*; it must be an integer or a list of them")
             for wrong in (None, 1.5, (1.5,), "1", ["-1"], {-1, -2}, np.array(1.0))
@@ -90,12 +90,12 @@ def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(
     ("settings", "has_pooler", "message"),
     [
         ({"pooling": "auto"}, True, "pooling is 'auto'"),
-        ({"layers": ()}, False, "layers has none; the encoder has 3 layers, so it must be -4 to 3"),
-        ({"layers": (-1, 4)}, False, "layers has 4; the encoder has 3 layers, so it must be -4 to 3"),
-        ({"layers": -5}, False, "layers has -5; "),
-        ({"pooling": "pooler"}, False, "this checkpoint has no pooler"),
+        ({"layers": ()}, False, r"layers .*none;.* 3 layers.* -4 to 3$"),
+        ({"layers": (-1, 4)}, False, r"layers .* 4;.* 3 layers.* -4 to 3$"),
+        ({"layers": -5}, False, r"layers .* -5;"),
+        ({"pooling": "pooler"}, False, "pooler"),
         *[
-            ({"pooling": "pooler", "layers": x}, True, "pooling is .pooler. with layers .*last layer")
+            ({"pooling": "pooler", "layers": x}, True, "pooling is .pooler. with layers")
             for x in ((2,), (3, 3), (0, 3))
         ],
     ],
@@ -125,5 +125,5 @@ def test_the_command_line_has_the_defaults_and_the_choices() -> None:
     for name in ("pooling", "combine", "precision"):
         assert f"{', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]}" in shown
         assert f"({getattr(DEFAULT, name)})" in shown
-    with pytest.raises(ValueError, match="pooling is 'best'; choose from cls, mean, max, pooler"):
+    with pytest.raises(ValueError, match=r"pooling is 'best'.*cls, mean, max, pooler"):
         read_options(parser.parse_args(["--pooling", "best"]), Recipe)

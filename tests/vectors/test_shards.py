@@ -57,16 +57,16 @@ def test_what_lies_in_the_output_folder_is_never_input(tmp_path: Path) -> None:
     write_shard(tmp_path / "corpus" / "vectors" / "a.parquet")
     found = find_shards(f"{tmp_path}/**/*.parquet", tmp_path / "corpus" / "vectors")
     assert [shard.source for shard in found] == [str(tmp_path / "corpus" / "a.parquet")]
-    with pytest.raises(FileNotFoundError, match=r"matches no file here outside of .*corpus"):
+    with pytest.raises(FileNotFoundError, match="corpus"):
         find_shards(f"{tmp_path}/corpus/*.parquet", tmp_path / "corpus")
 
 
 @pytest.mark.parametrize(
     ("pattern", "error", "message"),
     [
-        ("corpus/*.txt", FileNotFoundError, r"corpus/\*.txt matches no file .*'corpus/\*.parquet' in quotes"),
-        ("corpus", FileNotFoundError, r"corpus matches no file here outside of out; name files"),
-        ("corpus/*", ValueError, r"the vectors of .*corpus/a.csv and of .* would both be out/a.csv.parquet; rename"),
+        ("corpus/*.txt", FileNotFoundError, r"corpus/\*.txt .*'corpus/\*.parquet'"),
+        ("corpus", FileNotFoundError, r"corpus .*\bout\b"),
+        ("corpus/*", ValueError, r"corpus/a.csv .* out/a.csv.parquet"),
     ],
 )
 def test_a_pattern_of_no_file_or_of_two_with_one_output_is_refused(
@@ -86,13 +86,13 @@ def test_a_pattern_of_no_file_or_of_two_with_one_output_is_refused(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (Columns("text"), "a.parquet has no column 'text'; choose as text one of: 'id', 'body'"),
-        (Columns("body", "title"), "a.parquet has no column 'title'; choose as pair"),
-        (Columns("body", "body"), "a.parquet has only one column 'body'"),
-        (Columns("id"), "a.parquet has int64 as 'id', not texts; choose a column of strings"),
-        (Columns("lists"), "a.parquet has list<"),
-        (BODY, "vectors.parquet has a column 'vector' already"),
-        (BODY, "a.jsonl, line 1, has no column 'body'"),
+        (Columns("text"), r"a.parquet .*'text'.*'id', 'body'"),
+        (Columns("body", "title"), r"a.parquet .*'title'.*pair"),
+        (Columns("body", "body"), r"a.parquet .*'body'"),
+        (Columns("id"), r"a.parquet .*int64.*'id'"),
+        (Columns("lists"), r"a.parquet .*list<"),
+        (BODY, r"vectors.parquet .*'vector'"),
+        (BODY, r"a.jsonl, line 1\b.*'body'"),
     ],
 )
 def test_missing_and_wrong_columns_are_named_before_anything_is_computed(
@@ -117,8 +117,8 @@ def write_damaged(source: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: write_shard(path, [*TEXTS[:23], None], rows=5), "row 24, has null as 'body', not a text"),
-        (lambda path: write_shard(path, [*TEXTS[:12], "good " * 40], rows=5), "row 12 has 42 tokens"),
+        (lambda path: write_shard(path, [*TEXTS[:23], None], rows=5), r"row 24\b.*null.*'body'"),
+        (lambda path: write_shard(path, [*TEXTS[:12], "good " * 40], rows=5), r"row 12 .*42 tokens"),
         (write_damaged, ""),
     ],
     ids=["null", "too long", "damaged"],
@@ -252,5 +252,5 @@ def test_a_damaged_shard_is_named_and_not_done(
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     embed_shard(shard, BODY, embedder, SETTINGS)
     Path(shard.out).write_bytes(damage(Path(shard.out).read_bytes()))
-    with pytest.warns(UserWarning, match=f"{shard.out} is damaged"):
+    with pytest.warns(UserWarning, match=rf"{shard.out}"):
         assert shard.stats(SETTINGS) is None

@@ -76,7 +76,7 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
     parts = Parts(tmp_path, 2, "float16")
     one, two = (Mock(rows=rows, texts=["a"], tokens=Mock(stats=TokenStats(texts=1))) for rows in ([0], [1, 2]))
     parts.add(0, one, np.array([[65519, -65519]], np.float32))
-    with pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"):
+    with pytest.raises(ValueError, match=r"row 2 .* 65520\b.*float16 .* 65504\b.*float32"):
         parts.add(1, two, np.array([[0, 1], [1, 65520]], np.float32))
     assert parts.rows == 1
 
@@ -87,13 +87,13 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
         ({"texts": [*TEXTS[:20], None]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], 3]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], "\ud800"]}, ValueError, "row 20 "),
-        ({"texts": [*TEXTS[:13], "good " * 40], "truncation": "error"}, ValueError, "row 13 has 42 tokens"),
-        ({"texts": "film"}, TypeError, "texts is one str"),
-        ({"dtype": "int8"}, ValueError, "dtype is 'int8'; choose from float32, float16"),
+        ({"texts": [*TEXTS[:13], "good " * 40], "truncation": "error"}, ValueError, r"row 13 .*42 tokens"),
+        ({"texts": "film"}, TypeError, r"\bstr\b"),
+        ({"dtype": "int8"}, ValueError, r"dtype is 'int8'.*float32, float16"),
         ({"pooling": "best"}, ValueError, "pooling is 'best'"),
-        ({"layers": (9,)}, ValueError, "layers has 9"),
-        ({"device": "cuda"}, ValueError, "torch has these: 1 cpu, 0 cuda"),
-        ({"device": "gpu"}, ValueError, "device 'gpu' is not available; torch has these: 1 cpu"),
+        ({"layers": (9,)}, ValueError, r"layers .* 9\b"),
+        ({"device": "cuda"}, ValueError, "1 cpu, 0 cuda"),
+        ({"device": "gpu"}, ValueError, r"device 'gpu'.*1 cpu"),
     ],
 )
 def test_a_wrong_text_or_setting_is_refused(
@@ -138,7 +138,7 @@ def test_the_unfinished_work_of_an_earlier_version_is_continued(
 ) -> None:
     begin(checkpoint, tmp_path / "x.npy")
     (tmp_path / FOLDER / "_manifest.json").rename(tmp_path / FOLDER / "manifest.json")
-    with pytest.raises(ValueError, match="was started with pooling 'cls'"):
+    with pytest.raises(ValueError, match="pooling 'cls'"):
         embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, pooling="mean")
     assert (tmp_path / FOLDER / "manifest.json").exists()
     computed.clear()
@@ -162,7 +162,7 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
         embed_stream([*texts[:20], None], tmp_path / "x.npy", checkpoint, part_rows=PART)  # type: ignore[list-item]
     written = []
     for name in ("x.npy", "y.npy"):
-        with pytest.warns(TruncationWarning, match="^1 of 46 texts are longer than 20 tokens") as caught:
+        with pytest.warns(TruncationWarning, match=r"^1 of 46 texts .* 20 tokens") as caught:
             written.append(embed_stream(texts, tmp_path / name, checkpoint, part_rows=PART))
         assert len(caught) == 1
     resumed, whole = written
@@ -172,18 +172,18 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pooling": "mean"}, "was started with pooling 'cls', and now it is 'mean'"),
-        ({"layers": (0,)}, r"was started with layers \[2\], and now it is \[0\]"),
-        ({"dtype": "float16"}, "was started with dtype 'float32', and now it is 'float16'"),
-        ({"part_rows": 16}, r"was started with part_rows \[8, 2000000\], and now it is \[16, 2000000\]"),
-        ({"batch_tokens": 64}, "was started with batch_tokens None, and now it is 64"),
-        ({"truncation": "error"}, "was started with long 'cut', and now it is 'error'"),
-        ({"texts": ["another", *TEXTS[1:]]}, "those from row 0 on have changed"),
-        ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "those from row 8 on have changed"),
-        ({"texts": TEXTS[:15]}, "those from row 8 on have changed"),
-        ({"texts": TEXTS[:8]}, "those from row 8 on have changed"),
-        ({"texts": []}, "those from row 0 on have changed"),
-        ({"seed": 1}, r"was started with weights '[0-9a-f]{64}'"),
+        ({"pooling": "mean"}, r"pooling 'cls'.*'mean'"),
+        ({"layers": (0,)}, r"layers \[2\].*\[0\]"),
+        ({"dtype": "float16"}, r"dtype 'float32'.*'float16'"),
+        ({"part_rows": 16}, r"part_rows \[8, 2000000\].*\[16, 2000000\]"),
+        ({"batch_tokens": 64}, r"batch_tokens None.* 64"),
+        ({"truncation": "error"}, r"long 'cut'.*'error'"),
+        ({"texts": ["another", *TEXTS[1:]]}, "row 0 "),
+        ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "row 8 "),
+        ({"texts": TEXTS[:15]}, "row 8 "),
+        ({"texts": TEXTS[:8]}, "row 8 "),
+        ({"texts": []}, "row 0 "),
+        ({"seed": 1}, r"weights '[0-9a-f]{64}'"),
     ],
 )
 def test_other_settings_or_texts_are_refused_and_lose_nothing(
@@ -196,7 +196,7 @@ def test_other_settings_or_texts_are_refused_and_lose_nothing(
         request["model"] = str(
             write_words_checkpoint(tmp_path.parent / f"{tmp_path.name}-other", seed=request.pop("seed"))
         )
-    with pytest.raises(ValueError, match=f"{message}.*or start again .restart=True"):
+    with pytest.raises(ValueError, match=rf"{message}.*restart=True"):
         embed_stream(out=tmp_path / "x.npy", **request)
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
     restarted = embed_stream(out=tmp_path / "x.npy", restart=True, **request)
@@ -207,7 +207,7 @@ def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoin
     (tmp_path / "x.npy.parts").mkdir()
     (tmp_path / "x.npy.parts" / "thesis.tex").write_text("years of work")
     for restart in (False, True):
-        with pytest.raises(ValueError, match=r"thesis\.tex is not an output of this work; move it away"):
+        with pytest.raises(ValueError, match=r"thesis\.tex"):
             embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, restart=restart)
     assert names(tmp_path) == ["x.npy.parts/thesis.tex"]
 
@@ -222,7 +222,7 @@ def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it
     (tmp_path / FOLDER / "_manifest.json").write_bytes(manifest)
     before = names(tmp_path)
     for restart in (False, True):
-        with pytest.raises(ValueError, match=rf"{FOLDER}/_manifest\.json is damaged, or not by minibert"):
+        with pytest.raises(ValueError, match=rf"{FOLDER}/_manifest\.json"):
             embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, restart=restart)
     assert names(tmp_path) == before
 
@@ -235,7 +235,7 @@ def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint: Path
     assert names(tmp_path) == ["x.npy", f"{FOLDER}/.notes.of.mine"]
     (tmp_path / FOLDER / "part-one.txt").write_text("x")
     for restart in (False, True):
-        with pytest.raises(ValueError, match=r"part-one\.txt is not an output of this work"):
+        with pytest.raises(ValueError, match=r"part-one\.txt"):
             embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, restart=restart, overwrite=True)
 
 
@@ -299,7 +299,7 @@ def test_a_damaged_part_is_named_and_only_it_is_computed_again(
 ) -> None:
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     DAMAGE[damage](tmp_path / FOLDER / "part-1.npz")
-    with pytest.warns(UserWarning, match=rf"{FOLDER}/part-1\.npz is damaged") as caught:
+    with pytest.warns(UserWarning, match=rf"{FOLDER}/part-1\.npz.*damaged") as caught:
         written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert len(caught) == 1 and computed == [8, 8, 5] and written.resumed_rows == 24
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
@@ -313,11 +313,11 @@ def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other
         yield from TEXTS
         with_bit_flipped(tmp_path / FOLDER / "part-1.npz", 400)
 
-    with pytest.raises(RuntimeError, match=rf"{FOLDER}/part-1\.npz is damaged"):
+    with pytest.raises(RuntimeError, match=rf"{FOLDER}/part-1\.npz.*damaged"):
         embed_stream(texts(), tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert not (tmp_path / "x.npy").exists()
     computed.clear()
-    with pytest.warns(UserWarning, match=r"part-1\.npz is damaged"):
+    with pytest.warns(UserWarning, match=r"part-1\.npz.*damaged"):
         embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert computed == [8]
 
@@ -326,7 +326,7 @@ def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: 
     def texts() -> Iterator[str]:
         yield from TEXTS[:20]
         for restart in (False, True):
-            with pytest.raises(RuntimeError, match=r"another process is writing .*x\.npy\.parts"):
+            with pytest.raises(RuntimeError, match=r"x\.npy\.parts"):
                 embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, restart=restart)
         yield from TEXTS[20:]
 
@@ -350,7 +350,7 @@ def write_files(folder: Path) -> tuple[Path, list[str]]:
 
 def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(checkpoint: Path, tmp_path: Path) -> None:
     pattern, texts = write_files(tmp_path / "corpus")
-    with pytest.warns(UserWarning, match=r"[abc]\.csv.* its columns are separated by ';'"):
+    with pytest.warns(UserWarning, match=r"[abc]\.csv.*';'"):
         written = embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body")
     assert written.rows == 45
     settings = {"column": "body", "delimiter": ";"}
@@ -366,15 +366,11 @@ def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(che
 def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before_any_work(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"none\*\.csv matches no file; name files, such as 'corpus/\*\.csv' in"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"none\*\.csv .*'corpus/\*\.csv'"):
         embed_file(tmp_path / "none*.csv", tmp_path / "x.npy", checkpoint)
     pattern, _ = write_files(tmp_path / "corpus")
     (tmp_path / "corpus" / "c.csv").write_text("id;title\n1;a\n")
-    with pytest.raises(
-        ValueError, match=r"c\.csv, line 1, has no column 'body'; choose as column one of: 'id', 'title'"
-    ):
+    with pytest.raises(ValueError, match=r"c\.csv, line 1\b.*'body'.*'id', 'title'"):
         embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body", delimiter=";")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
@@ -459,11 +455,11 @@ def test_files_without_texts_leave_no_output_and_one_among_others_is_warned_of(
     for given, last in (("a.txt", "a.txt"), ("b.csv", "b.csv"), ("-", "standard input")):
         path = given if given == "-" else tmp_path / given
         error = run("embed", path, "--out", tmp_path / "x.npy", "--model", checkpoint, status=2)
-        assert f"{last} holds no texts" in error and error.count("\n") == 1
+        assert f"{last}" in error and error.count("\n") == 1
         assert names(tmp_path) == ["a.txt", "b.csv", "c.txt"]
-    with pytest.warns(UserWarning, match=r"a\.txt holds no texts"), pytest.raises(ValueError, match=r"c\.txt holds no"):
+    with pytest.warns(UserWarning, match=r"a\.txt"), pytest.raises(ValueError, match=r"c\.txt"):
         embed_file(tmp_path / "?.txt", tmp_path / "x.npy", checkpoint)
     (tmp_path / "c.txt").write_text("good\n")
-    with pytest.warns(UserWarning, match=r"a\.txt holds no texts"):
+    with pytest.warns(UserWarning, match=r"a\.txt"):
         assert embed_file(tmp_path / "?.txt", tmp_path / "x.npy", checkpoint).rows == 1
     assert embed_stream([], tmp_path / "y.npy", checkpoint).shape == (0, 24)
