@@ -200,7 +200,7 @@ def test_a_classifier_that_does_not_fit_is_refused(folder):
     with pytest.raises(ValueError, match="pair"):
         minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
     classifier.features.layers = (-1,)
-    with pytest.raises(ValueError, match=r"\b48 .* 24$"):
+    with pytest.raises(ValueError, match=r"\b48 .* 24\b"):
         minibert.trace(encoder, tokenizer, SHORT, classifier=classifier)
 
 

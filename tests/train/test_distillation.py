@@ -303,7 +303,7 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Pat
         ({"take": (0, 4)}, r"take is \(0, 4\).* 0 to 3"),
         ({"take": (0, 3), "layers": 3}, r"layers is 3 .*\(0, 3\)"),
         ({"max_length": 21}, r"max_length is 21\b.* 20$"),
-        ({"objective": "mlm+nsp"}, r"objective is 'mlm\\+nsp'.* mlm$"),
+        ({"objective": "mlm+nsp"}, r"objective is 'mlm\+nsp'.* mlm$"),
     ],
     ids=str,
 )

@@ -90,8 +90,8 @@ def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(
     ("settings", "has_pooler", "message"),
     [
         ({"pooling": "auto"}, True, "pooling is 'auto'"),
-        ({"layers": ()}, False, r"layers .*none;.* 3 layers.* -4 to 3$"),
-        ({"layers": (-1, 4)}, False, r"layers .* 4;.* 3 layers.* -4 to 3$"),
+        ({"layers": ()}, False, r"layers .*none;.* 3 layers.* -4 to 3\b"),
+        ({"layers": (-1, 4)}, False, r"layers .* 4;.* 3 layers.* -4 to 3\b"),
         ({"layers": -5}, False, r"layers .* -5;"),
         ({"pooling": "pooler"}, False, "pooler"),
         *[
