@@ -238,6 +238,7 @@ def classifier_run(teacher: Path, data: Any = None, task: Classification = SINGL
 
 
 def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Path) -> None:
+    torch.manual_seed(0)
     run = classifier_run(home / "tuned")
     student: Any = run.new_model().eval()
     rows = [3, 0, 8, 21]
@@ -251,7 +252,11 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Pat
     right = {"soft-labels": float(kl), "labels": float(ce)}
     for output_of in (packed_output, readable_output):
         losses = run.loss_of(output_of).means(student, batch)
-        assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(right, rel=EXACT)
+        assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(
+            right,
+            rel=EXACT,
+            abs=1e-6,  # the KL divergence is a small sum of larger terms
+        )
     assert kl > 0.01
 
 

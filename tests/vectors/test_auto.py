@@ -119,7 +119,7 @@ def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
 
 def test_files_that_cannot_be_followed_are_an_error_that_names_the_way_out(stated: Path) -> None:
     (stated / "modules.json").write_text("{")
-    with pytest.raises(ValueError, match="modules.json.* pooling= and normalize="):
+    with pytest.raises(ValueError, match=r"modules.json.* pooling= and normalize="):
         embed(TEXTS, stated)
     assert len(embed(TEXTS, stated, pooling="cls")) == len(TEXTS)
 
