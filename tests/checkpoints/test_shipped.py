@@ -109,7 +109,7 @@ def test_its_loss_on_held_out_novels_is_far_below_that_of_a_bigram(model: Masked
 @needs_zorro
 def test_its_grammar_is_that_of_the_model_card(model: MaskedLM, tokenizer: Tokenizer) -> None:
     """25 pairs of each of the twelve paradigms."""
-    pairs = grammar.read_pairs(DATA / "zorro", 25, seed=0)
+    pairs = grammar.read_pairs(DATA / "zorro", 25)
     sentences = [sentence for found in pairs.values() for pair in found for sentence in pair]
     scores = minibert.score(sentences, model, tokenizer=tokenizer)
     mean = grammar.measure(pairs, dict(zip(sentences, scores, strict=True)))["mean"]
