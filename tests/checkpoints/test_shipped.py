@@ -113,6 +113,6 @@ def test_its_grammar_is_that_of_the_model_card(model: MaskedLM, tokenizer: Token
     sentences = [sentence for found in pairs.values() for pair in found for sentence in pair]
     scores = minibert.score(sentences, model, tokenizer=tokenizer)
     mean = grammar.measure(pairs, dict(zip(sentences, scores, strict=True)))["mean"]
-    assert mean["pairs"] == 300
+    assert mean.pairs == 300
     stated = re.search(r"mean of the twelve paradigms \| ([\d.]+)", (FOLDER / "README.md").read_text("utf-8"))
-    assert stated and abs(mean["accuracy"] - float(stated[1])) < 2 * mean["standard_error"]
+    assert stated and abs(mean.accuracy - float(stated[1])) < 2 * mean.standard_error
