@@ -22,7 +22,7 @@ from minibert.prediction.logits import predict_logits
 from minibert.storage import hub
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Task
-from minibert.tasks.masked_text import Corpus, MaskedText, filled
+from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.names import as_numbers, label_names
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
@@ -94,10 +94,7 @@ class Reader:
 
     def answer(self, data: Any) -> list[Any]:
         """One prediction for each row of the data. Warns of texts that were cut (TruncationWarning), once."""
-        if isinstance(self.task, MaskedText) and not isinstance(data, Corpus):
-            model: Any = self.model
-            return list(filled(data, model, self.tokenizer))
-        return self.decoded(self.encoded(data), data)
+        return self.task.answer(data, self)
 
     def encoded(self, data: Any) -> Encoded:
         """The examples of the data. Warns of texts that were cut (TruncationWarning), once."""

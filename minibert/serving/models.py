@@ -314,8 +314,8 @@ def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
     reader, folder = open_reader(name, device=device), user_path(name)
     if isinstance(reader, Classifier):
         return FrozenLabels(folder, reader, device)
-    ways = {"mask": f"serve it at /fill-mask: --model {name}", "choose": f"use `minibert predict {name}`"}
-    if way := ways.get(reader.task.name):
+    if (place := reader.task.served_at) != "/classify":
+        way = f"serve it at {place}: --model {name}" if place else f"use `minibert predict {name}`"
         raise ValueError(
             f"/classify serves labels, tags and answers, and {name} is for the task {reader.task.name!r}; {way}"
         )

@@ -95,6 +95,7 @@ class Task(ABC):
     row_length: ClassVar[int] = 128  # default max_length, in tokens
     fresh_head: ClassVar[str] = ""  # a note for checkpoints without this task head
     pairs: bool | None = False  # whether a row is two texts; None: it may be either
+    served_at: ClassVar[str] = "/classify"  # where `minibert serve` answers; "": nowhere
 
     # -----------------------------------------------------------------------------------------------------------
     # Data
@@ -178,6 +179,11 @@ class Task(ABC):
     def reduce(self, logits: Tensor, example: Example) -> Tensor:
         """Return the part of an example's logits that `decode` needs: all, unless they would not fit in memory."""
         return logits
+
+    def answer(self, data: Any, reader: Any) -> list[Any]:
+        """Return one prediction for each row of unlabelled data; reader: a prediction.reader.Reader."""
+        answers: list[Any] = reader.decoded(reader.encoded(data), data)
+        return answers
 
     @abstractmethod
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Any, labels: Sequence[str]) -> list[Any]:

@@ -101,6 +101,7 @@ class Choice(ChoiceSettings, Task):
 
     name = "choose"
     head = "multiple-choice"
+    served_at = ""
     main = "accuracy"
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:

@@ -190,6 +190,7 @@ class MaskedText(MaskedTextSettings, Task):
     name = "mask"
     head = "masked-lm"
     main = "log_likelihood"
+    served_at = "/fill-mask"
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
     def read(self, path: str | Path) -> Corpus:
@@ -251,6 +252,10 @@ class MaskedText(MaskedTextSettings, Task):
         right = (p.argmax(dim=-1) == labels).sum()
         loss = -p.gather(1, labels[:, None]).sum()
         return torch.stack([torch.full_like(loss, len(labels)), right.to(loss), loss])
+
+    def answer(self, data: Sequence[str], reader: Any) -> list[Prediction]:
+        """Return the guesses at each [MASK] of each text."""
+        return list(filled(data, reader.model, reader.tokenizer))
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Corpus, labels: Sequence[str]) -> list[Any]:
         """The reduced logits of each row, (3)."""
