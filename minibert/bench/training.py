@@ -111,7 +111,7 @@ class MinibertTrainer:
         """Train for one epoch."""
         torch.manual_seed(SEED)
         made = make_batches(self.objective, examples, self.tokenizer)
-        progress = loop.train(self.model, made, self.settings, loss_of=self.loss, optimizer=self.optimizer)
+        *_, progress = loop.train(self.model, made, self.settings, loss_of=self.loss, optimizer=self.optimizer)
         return np.array(progress.curve, dtype=np.float32)
 
 

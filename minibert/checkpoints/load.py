@@ -110,9 +110,8 @@ def load(
     fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). `head` returns a model with that head
     instead of the Encoder: masked-lm, next-sentence, pretraining, replaced-token-detection, sequence-classification,
     token-classification, question-answering or multiple-choice. A checkpoint without it is refused, unless
-    new_head=True requests a fresh one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an
-    older config.json that has none. Raises FileNotFoundError where the checkpoint is not found, ValueError for an
-    invalid file, config.json or number of labels, TypeError for an argument that is not here.
+    new_head=True requests a fresh one, untrained, with `num_labels` labels. `model_type`: "bert", ..., if config.json
+    has none. Raises FileNotFoundError if there is no such checkpoint, ValueError or TypeError for what is invalid.
     """
     refuse_unknown("load", others, ("head", "report", *Options.__annotations__))
     check_device(device)

@@ -36,9 +36,12 @@ from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.masked_text import Guess
+from minibert.text.tokenized import Batch
 from minibert.vectors.readable import pool, readable_vectors
+from minibert.vectors.recipe import Recipe
 
 UNITS = 6  # listed for each token
+MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Prediction(NamedTuple):
@@ -262,20 +265,17 @@ def decide(
             f"it was trained on {classifier.features.model}"
         )
     S, D = states[0].shape
-
-    def vectors(out: Any) -> NDArray[np.float64]:
-        found = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
-        return np.asarray(found.double().numpy())
-
     out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
-    (vector,) = vectors(out)  # (width)
+    (vector,) = vectors_of(out, recipe, layers)  # (width)
     length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
     vector /= length
     standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = regression.coef_ @ ((vectors(alone) / length - scaler.mean_) / scaler.scale_ / S).T
+        by_token = (
+            regression.coef_ @ ((vectors_of(alone, recipe, layers) / length - scaler.mean_) / scaler.scale_ / S).T
+        )
     state_names = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
     return Decision(
         labels=classifier.labels,
@@ -291,6 +291,12 @@ def decide(
         combine=recipe.combine,
         vector=torch.from_numpy(vector),
     )
+
+
+def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> NDArray[np.float64]:
+    """Return the vectors of texts without padding, (B,width), by a recipe."""
+    found = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
+    return np.asarray(found.double().numpy())
 
 
 def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
@@ -319,10 +325,10 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
     )
 
 
-def mask_in_turn(
-    classifier: Classifier | Reader, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
-) -> list[Masked]:
-    """The decision on a text, (S) ids, with one token at a time replaced by [MASK]; a row of the model for each."""
+def mask_in_turn(classifier: Classifier | Reader, encoder: Encoder, row: Batch, mask_id: int) -> list[Masked]:
+    """Return the decision on a text with one token at a time replaced by [MASK]; each is a row for the model."""
+    ids = row.input_ids[0].tolist()
+    places = [place for place, word in enumerate(row.word_ids[0]) if word is not None][:MASKED]
     rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
     if isinstance(classifier, Classifier):
         vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)

@@ -34,7 +34,6 @@ from minibert.utils.printing import block
 EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
     "sum": Place("embedding sum")
 }
-MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Trace(Journey):
@@ -66,21 +65,20 @@ def trace(
 ) -> Trace:
     """Run one text, or a pair, through the model and keep every tensor on the way.
 
-    encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too. Attention is computed by the
-    written-out path whatever the model's setting, dropout is off, and the model is left as it was.
-    classifier: its decision is explained by dimensions and tokens; of a Reader, `encoder` is reader.model.encoder.
-    model: a name for the page's title. truncation: a text beyond the tokenizer's max_length is cut with a warning
-    ("warn") or refused ("error"). Raises TypeError for a text that is no str or an encoder of another type, ValueError
-    for a classifier that does not fit or a head that was never trained.
+    encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too. The written-out attention computes,
+    dropout is off, and the model stays as it is. classifier: its decision is explained by dimensions and tokens; the
+    `encoder` of a Reader is reader.model.encoder. model: the page's title. truncation: "warn" cuts a text beyond the
+    tokenizer's max_length, "error" refuses it. Raises TypeError or ValueError for a request that cannot be traced.
     """
     check_input(encoder, text, text_b, classifier)
     row = tokenizer(text, text_b, truncation=truncation)
     tensors, states = record_row(encoder, row)
-    ids, pooled = row.input_ids[0].tolist(), tensors.get(Place("pooler"))
+    ids = row.input_ids[0].tolist()
+    pooled = tensors.get(Place("pooler"))
     below: Any = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
-    layers = [below.layers[own] for own in encoder.config.shared_layers]
-    stages = [{place.stage: x for place, x in tensors.items() if place.layer == i} for i in range(len(layers))]
-    words = [place for place, word in enumerate(row.word_ids[0]) if word is not None]
+    numbers = encoder.config.shared_layers
+    stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(numbers))]
+    matrices = (below.layers[number].feed_forward.contract for number in numbers)
     traced = Trace(
         text=text,
         text_b=text_b,
@@ -94,11 +92,11 @@ def trace(
         embeddings={name: tensors[place] for name, place in EMBEDDINGS.items() if place in tensors},
         hidden_states=states,
         layers=stages,
-        units=list(map(strongest_units, (x["activation"] for x in stages), (x.feed_forward.contract for x in layers))),
+        units=[*map(strongest_units, (x["activation"] for x in stages), matrices)],
         pooled=pooled,
         predictions=predictions(tensors, ids, tokenizer),
         decision=None if classifier is None else decide(classifier, encoder.config, states, pooled),
-        masked=mask_in_turn(classifier, below, ids, words[:MASKED], tokenizer.mask_id) if classifier else [],
+        masked=mask_in_turn(classifier, below, row, tokenizer.mask_id) if classifier else [],
         notes=notes(encoder, tokenizer, row, text, text_b, classifier),
     )
     return replace(traced, ablation=ablate(encoder, tokenizer, traced, classifier))

@@ -29,10 +29,12 @@ from __future__ import annotations
 import itertools
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import torch
 
@@ -98,11 +100,78 @@ class Batches:
 # A corpus
 
 
+class Pairing(ABC):
+    """How the two texts of a row belong together, which the model predicts."""
+
+    name: ClassVar[str]  # of the loss
+    label: ClassVar[str]  # the argument of the task head
+
+    @abstractmethod
+    def row(
+        self, packing: Packing, documents: Sequence[Document], number: int, span: range, target: int, random: Random
+    ) -> tuple[Example | None, int]:
+        """Return a row of these sentences of a document, and the sentence at which the next row begins.
+
+        target: tokens of the row. None: what is left of the document cannot be two texts.
+        """
+
+
+class NextSentence(Pairing):
+    """The second text follows the first, or is from another document."""
+
+    name = "next-sentence"
+    label = "next_sentence_label"
+
+    def row(
+        self, packing: Packing, documents: Sequence[Document], number: int, span: range, target: int, random: Random
+    ) -> tuple[Example | None, int]:
+        """Return the row; the sentences that a random second text replaced are used in the next one."""
+        document, first, after = documents[number], span.start, span.stop
+        if len(documents) == 1 and after - first == 1:
+            return None, after
+        cut = first + 1 if after - first == 1 else random.randint(first + 1, after - 1)
+        a = joined(document[first:cut])
+        if len(documents) == 1 or (cut < after and random.random() < 0.5):
+            return packing.pair(a, joined(document[cut:after]), {self.label: 0}, random), after
+        other = documents[(number + random.randint(1, len(documents) - 1)) % len(documents)]
+        begin = random.randrange(len(other))
+        b = joined(other[begin : end_of_text(other, begin, max(SHORTEST, target - len(a)))])
+        return packing.pair(a, b, {self.label: 1}, random), cut
+
+
+class SentenceOrder(Pairing):
+    """Two consecutive texts, in order or swapped."""
+
+    name = "sentence-order"
+    label = "sentence_order_label"
+
+    def row(
+        self, packing: Packing, documents: Sequence[Document], number: int, span: range, target: int, random: Random
+    ) -> tuple[Example | None, int]:
+        """Return the row; a single sentence is cut in two."""
+        document, after = documents[number], span.stop
+        if list(map(len, document[after : after + 2])) == [1]:
+            after += 1  # a last sentence of one token has no room for two texts
+        sentences = document[span.start : after]
+        if len(sentences) > 1:
+            cut = random.randint(1, len(sentences) - 1)
+            a, b = joined(sentences[:cut]), joined(sentences[cut:])
+        elif len(sentences[0]) > 1:
+            cut = random.randint(1, len(sentences[0]) - 1)
+            a, b = sentences[0][:cut], sentences[0][cut:]
+        else:
+            return None, after
+        swapped = random.random() < 0.5
+        return packing.pair(b, a, {self.label: 1}, random) if swapped else packing.pair(
+            a, b, {self.label: 0}, random
+        ), after
+
+
 @dataclass(frozen=True)
 class Packing:
     """How rows are made of documents."""
 
-    pairing: str | None  # None: rows have one text; "next-sentence" or "sentence-order": two
+    pairing: Pairing | None  # None: rows have one text
     max_length: int  # tokens of a row, special tokens included
     template: SpecialTokenTemplate
     by_sentence: bool = False  # each row has one sentence
@@ -128,48 +197,19 @@ class Packing:
         while first < len(document):
             target = random.randint(min(SHORTEST, most), most) if random.random() < SHORT else most
             after = end_of_text(document, first, target)
-            if self.pairing == "sentence-order" and list(map(len, document[after : after + 2])) == [1]:
-                after += 1  # a last sentence of one token has no room for two texts
             if self.pairing is None:
                 ids = joined(document[first:after])
                 yield Example(self.template.row(ids), self.template.segments(len(ids)))
-            elif self.pairing == "sentence-order":
-                if after - first > 1 or len(document[first]) > 1:  # else the document is one token: left out
-                    yield self.ordered_or_swapped(document[first:after], random)
-            elif len(documents) > 1 or after - first > 1:
-                row, after = self.next_or_random(documents, number, first, after, target, random)
-                yield row
+            else:
+                row, after = self.pairing.row(self, documents, number, range(first, after), target, random)
+                if row is not None:
+                    yield row
             first = after
 
-    def next_or_random(
-        self, documents: Sequence[Document], number: int, first: int, after: int, target: int, random: Random
-    ) -> tuple[Example, int]:
-        """Two texts, the second of which follows the first or is from another document; and where to continue."""
-        document = documents[number]
-        cut = first + 1 if after - first == 1 else random.randint(first + 1, after - 1)
-        a = joined(document[first:cut])
-        if len(documents) == 1 or (cut < after and random.random() < 0.5):
-            return self.pair(a, joined(document[cut:after]), 0, random), after
-        other = documents[(number + random.randint(1, len(documents) - 1)) % len(documents)]
-        begin = random.randrange(len(other))
-        b = joined(other[begin : end_of_text(other, begin, max(SHORTEST, target - len(a)))])
-        return self.pair(a, b, 1, random), cut  # the sentences after the cut are used in the next row
-
-    def ordered_or_swapped(self, sentences: Sequence[list[int]], random: Random) -> Example:
-        """Two consecutive texts, in order or swapped; a single sentence, of two tokens or more, is cut in two."""
-        if len(sentences) > 1:
-            cut = random.randint(1, len(sentences) - 1)
-            a, b = joined(sentences[:cut]), joined(sentences[cut:])
-        else:
-            cut = random.randint(1, len(sentences[0]) - 1)
-            a, b = sentences[0][:cut], sentences[0][cut:]
-        return self.pair(b, a, 1, random) if random.random() < 0.5 else self.pair(a, b, 0, random)
-
-    def pair(self, a: list[int], b: list[int], label: int, random: Random) -> Example:
+    def pair(self, a: list[int], b: list[int], labels: Mapping[str, int], random: Random) -> Example:
         """[CLS] a [SEP] b [SEP], cut to max_length."""
         a, b = cut_pair(a, b, self.text_length, random)
-        name = f"{str(self.pairing).replace('-', '_')}_label"
-        return Example(self.template.row(a, b), self.template.segments(len(a), len(b)), {name: label})
+        return Example(self.template.row(a, b), self.template.segments(len(a), len(b)), dict(labels))
 
 
 def end_of_text(document: Document, first: int, target: int) -> int:

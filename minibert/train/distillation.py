@@ -58,7 +58,7 @@ from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Term
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.pretraining import PretrainRun
-from minibert.train.run import check_out
+from minibert.train.run import Prepared, check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
@@ -138,9 +138,9 @@ def new_student(teacher: Head, take: Sequence[int]) -> Head:
     return student.eval()
 
 
-def load_teacher(folder: Path, head: str, device: str) -> Head:
-    """A teacher: in eval mode, so without dropout, and frozen."""
-    return load(folder, head=head, device=choose_device(device)).requires_grad_(False)
+def load_teacher(folder: Path, head: str) -> Head:
+    """Return a teacher: in eval mode, so without dropout, and frozen."""
+    return load(folder, head=head).requires_grad_(False)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -242,15 +242,19 @@ class DistillRun(PretrainRun):
             raise ValueError(f"the tokenizer {settings.tokenizer} has not the teacher's vocabulary; leave it out")
         return super().of(corpus, replace(settings, take=layers_taken(depth, settings.layers, settings.take)))
 
-    @cached_property
-    def objective(self) -> Distillation:
-        """The losses, with the teacher."""
-        assert self.source is not None
-        return Distillation(load_teacher(self.source.folder, "masked-lm", self.settings.device), self.settings)
+    @classmethod
+    def objective_of(cls, settings: Any) -> Distillation:
+        """Return the losses, with the teacher."""
+        return Distillation(load_teacher(hub.locate(settings.init).folder, "masked-lm"), settings)
 
     def new_model(self) -> Head:
         """The student before training."""
         return new_student(self.objective.teacher, self.settings.take or ())
+
+    def prepare(self, model: Any) -> Prepared:
+        """Return the losses and the score; the teacher moves to the student's device."""
+        self.objective.teacher.to(model.device)
+        return super().prepare(model)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ class DistillClassifierRun(FinetuneRun):
     @cached_property
     def teacher(self) -> Head:
         """On the device of training."""
-        return load_teacher(self.source.folder, self.task.head, self.settings.device)
+        return load_teacher(self.source.folder, self.task.head).to(choose_device(self.settings.device))
 
     @cached_property
     def soft_labels(self) -> Tensor:

@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches
 from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
-from minibert.train.run import Run, Trained, check_out, resolve_precision
+from minibert.train.run import Prepared, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
@@ -139,12 +139,6 @@ class FinetuneRun(Run):
         notes = [*map(str, self.cuts), *self.notes]
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
 
-    def train(self, folder: Path, *, restart: bool = False, verbose: bool = False) -> Trained:
-        """Train, see Run.train; the model keeps the task, with which it answers texts."""
-        trained = super().train(folder, restart=restart, verbose=verbose)
-        trained.model.task = self.task
-        return trained
-
     def new_model(self) -> Head:
         """The checkpoint with a task head, frozen as the settings say.
 
@@ -171,15 +165,20 @@ class FinetuneRun(Run):
             context.size,
         )
 
-    def functions(self, model: Head) -> tuple[Loss, Callable[[Any], Measure] | None]:
-        """The states of a frozen encoder are computed here, once, where they are constant."""
+    def prepare(self, model: Head) -> Prepared:
+        """Return the task's loss and its score on dev; constant states of a frozen encoder are computed here, once."""
         output_of, states = packed_output if self.settings.step == "packed" else readable_output, None
         if self.settings.freeze == "encoder" and self.settings.step == "packed":
             if can_be_kept(model, self.encoded):
                 output_of = States.of(model, self.encoded, self.settings.precision).output
             if self.held_out and can_be_kept(model, self.held_out):
                 states = States.of(model, self.held_out, self.settings.precision)
-        return self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None
+        return Prepared(self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None)
+
+    def finished(self, model: Head) -> dict[str, Head]:
+        """Return the model with the tokenizer and the task with which it answers texts."""
+        model.task = self.task
+        return super().finished(model)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
@@ -196,7 +195,7 @@ class FinetuneRun(Run):
         return task.decode(logits, encoded, self.dev, self.labels)
 
     def measure(self, model: Head, states: States | None = None) -> Measure:
-        """The score of these predictions."""
+        """Return the score on dev; states: of its encoder, if that is frozen."""
         return self.task.measure(self.predict(model, states), self.dev, self.labels)
 
 
@@ -250,7 +249,7 @@ def finetune(
         trained = (
             run.train(Path(folder)) if out is None else run.finish(user_path(out), restart=restart, overwrite=overwrite)
         )
-    return cast(Head, trained.model)
+    return trained.model
 
 
 def log_notes(run: FinetuneRun) -> None:

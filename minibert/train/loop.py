@@ -3,6 +3,7 @@
     for each epoch, in an order that the seed determines:
         for each batch:
             loss -> gradients -> clipped to a maximum norm -> AdamW -> weights
+            yield the progress, so that the caller can log, save and evaluate
 
 Nothing depends on when it runs: the order of the rows, the learning rate of a step and its masked tokens are functions
 of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So on a CPU the
@@ -15,7 +16,7 @@ The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias 
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -33,7 +34,6 @@ from minibert.prediction.packed import OutputFunction, packed_output
 from minibert.quick import QUICK
 from minibert.train.batches import Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
-from minibert.train.interrupts import delayed_signals
 from minibert.train.settings import TrainSettings
 from minibert.utils.device import autocast, move
 from minibert.utils.printing import progress_bar
@@ -45,6 +45,14 @@ class NotFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite, so that nothing can be learned from it."""
 
 
+@dataclass(frozen=True)
+class StepLosses:
+    """The losses of one step, () each."""
+
+    whole: Tensor
+    terms: dict[str, Tensor]  # each before its scale, by name
+
+
 @dataclass
 class Progress:
     """How far a run is: all that a resumed run needs beside weights, optimizer and random state."""
@@ -54,21 +62,28 @@ class Progress:
     batch: int = 0  # batches done in the current epoch
     tokens: int = 0  # without padding
     curve: list[float] = field(default_factory=list)  # the loss of each step
-    parts: dict[str, list[float]] = field(default_factory=dict)  # that of each objective, where there are several
+    parts: dict[str, list[float]] = field(default_factory=dict)  # of each step, each term of the loss by name
     scores: list[dict[str, Any]] = field(default_factory=list)  # of each evaluation
     best: int = -1  # the epoch with the best of them
-    pending: list[tuple[Sequence[ExampleBatch], dict[str, Tensor]]] = field(
-        default_factory=list
-    )  # losses not yet flushed
+    pending: list[tuple[Sequence[ExampleBatch], StepLosses]] = field(default_factory=list)  # losses not yet flushed
+
+    def add(self, parts: Sequence[ExampleBatch], losses: StepLosses, tokens: int) -> None:
+        """Count one step on these batches, whose losses are read later."""
+        self.step += 1
+        self.batch += len(parts)
+        self.tokens += tokens
+        self.pending.append((parts, losses))
 
     def flush_losses(self) -> None:
         """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
         if not self.pending:
             return
-        values = iter(torch.stack([loss for _, losses in self.pending for loss in losses.values()]).tolist())
+        values = iter(
+            torch.stack([x for _, losses in self.pending for x in (losses.whole, *losses.terms.values())]).tolist()
+        )
         for parts, losses in self.pending:
             self.curve.append(finite(next(values), parts, len(self.curve) + 1))
-            for name in list(losses)[1:]:
+            for name in losses.terms:
                 self.parts.setdefault(name, []).append(next(values))
         self.pending.clear()
 
@@ -198,8 +213,8 @@ def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
 
 def part_losses(
     model: Head, part: ExampleBatch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
-) -> dict[str, Tensor]:
-    """Return what one batch of a step adds to the step's loss, and to each of its terms, ().
+) -> StepLosses:
+    """Return what one batch of a step adds to the losses of the step.
 
     shares: by the name of each term, which share of the whole step's texts or tokens is in this batch; a term without
     a share is left out.
@@ -208,14 +223,14 @@ def part_losses(
     device = next(model.parameters()).device
     with autocast(device, settings.precision):
         means = loss_of.means(model, part)
-    total = torch.zeros((), device=device)
+    whole = torch.zeros((), device=device)
     found = dict[str, Tensor]()
     for name, share in shares.items():
         mean = means[name] if share else means[name].nan_to_num()  # the mean of nothing is NaN
         part_of_mean = mean * share  # times 1: the same bits
-        total = total + part_of_mean * terms[name].scale
+        whole = whole + part_of_mean * terms[name].scale
         found[name] = part_of_mean.detach()
-    return found | {"loss": total}
+    return StepLosses(whole, found)
 
 
 def one_step(
@@ -226,39 +241,38 @@ def one_step(
     settings: TrainSettings,
     step: int,
     context: DistributedContext = SINGLE_PROCESS,
-) -> dict[str, Tensor]:
-    """Update the weights once by the gradients of these batches; return the loss, "loss", and each term by name, ().
+) -> StepLosses:
+    """Update the weights once by the gradients of these batches; return the losses.
 
     Micro-batches and ranks are weighted by their numbers of texts or tokens, so the step equals one on the whole batch;
-    a term of which no batch has a label is left out. A loss is NaN where a gradient is not finite. `step` is for
+    a term of which no batch has a label is left out. The loss is NaN where a gradient is not finite. `step` is for
     messages. Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
     """
     device = next(model.parameters()).device
     optimizer.zero_grad(set_to_none=True)
     terms = [loss_of.terms(model, part) for part in parts]
     counts = torch.tensor([[term.count for term in of_part.values()] for of_part in terms], dtype=torch.float64)
-    whole = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))
-    used = [name for name, count in whole.items() if count]
-    totals = {name: torch.zeros((), device=device) for name in ("loss", *used)}
+    all_counts = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))
+    used = [name for name, count in all_counts.items() if count]
+    totals = torch.zeros(1 + len(used), device=device)
     # Where no rank has a label, that term is left out, and its own parameters, such as the decoder, have no gradient.
-    all_used = len(used) == len(whole)
+    all_used = len(used) == len(all_counts)
     for number, (part, own) in enumerate(zip(parts, terms, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
-        shares = {name: own[name].count / whole[name] for name in used}
+        shares = {name: own[name].count / all_counts[name] for name in used}
         with context.no_sync(unless=all_used and number == len(parts)):
             losses = context.forward(model, part_losses, part, shares, loss_of, settings)
-            if losses["loss"].requires_grad:
-                (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        for name, loss in losses.items():
-            totals[name] = totals[name] + loss.detach()
+            if losses.whole.requires_grad:
+                (losses.whole * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        totals = totals + torch.stack([losses.whole.detach(), *losses.terms.values()])
     if not all_used:
         context.sum_gradients(model)
-    totals = dict(zip(totals, context.sum(torch.stack(list(totals.values()))), strict=True))
-    totals["loss"] = totals["loss"] + 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    whole, *of_terms = context.sum(totals)
+    whole = whole + 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
     if device.type == "cpu":
-        finite(float(totals["loss"]), parts, step)
+        finite(float(whole), parts, step)
     optimizer.step()
-    return totals
+    return StepLosses(whole, dict(zip(used, of_terms, strict=True)))
 
 
 def train(
@@ -270,51 +284,47 @@ def train(
     progress: Progress | None = None,
     optimizer: torch.optim.AdamW | None = None,
     context: DistributedContext = SINGLE_PROCESS,
-    after_step: Callable[[Progress], None] = lambda progress: None,
-    after_epoch: Callable[[Progress], None] = lambda progress: None,
-    before_stop: Callable[[Progress], None] = lambda progress: None,
-) -> Progress:
-    """Train the model in place, from the given `progress` and `optimizer` on; leaves it in eval mode.
+) -> Iterator[Progress]:
+    """Train the model in place; yield the progress after each step, and again after each epoch, where `batch` is 0.
 
-    Unless settings.exact, a copy with faster parts, which shares the parameters, computes the steps.
-    loss_of: packed_loss, readable_loss or another function of model and batch. after_step, after_epoch: called with the
-    progress; after an epoch the model is in eval mode. before_stop: called with it after the step in which Ctrl-C or
-    SIGTERM arrived at any rank. context: the ranks that share each step; `batches` gives each its rows.
-    Raises NotFiniteError, with step and rows, for a loss that is not finite; KeyboardInterrupt after before_stop.
+    for progress in train(model, batches, settings): ...
+
+    It is the same object each time; a given `progress` and `optimizer` are continued. The model is in eval mode after
+    an epoch. Unless settings.exact, a copy with faster parts, which shares the parameters, computes the steps. loss_of:
+    packed_loss, readable_loss or another Loss. context: the ranks that share each step; `batches` gives each its rows.
+    Raises NotFiniteError, with step and rows, for a loss that is not finite.
     """
     computed = model if settings.exact else with_parts(model, QUICK)
     context.wrap(computed)
     flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
-    progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
-    steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
+    progress = progress or Progress()
+    optimizer = optimizer or new_optimizer(model, settings)
+    steps = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate)
+    before = progress.tokens
     warn_of_one_step(steps, settings)
-    bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
-    with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
+    with progress_bar(name="training", total=steps, initial=progress.step, unit="step") as bar, keep_freed_memory():
         while progress.epoch < settings.epochs:
             set_train_mode(computed)
             in_order = prepared(batches.epoch_batches(progress.epoch, progress.batch))
             while parts := list(islice(in_order, settings.accumulate)):
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
-                losses = one_step(computed, parts, optimizer, loss_of, settings, progress.step + 1, context)
-                progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
-                counts = context.sum(torch.tensor([sum(part.tokens for part in parts), len(signals)]))
-                progress.tokens += int(counts[0])
-                progress.pending.append((parts, losses))
+                with unchecked():  # the batches are valid
+                    losses = one_step(computed, parts, optimizer, loss_of, settings, progress.step + 1, context)
+                tokens = context.sum(torch.tensor(sum(part.tokens for part in parts)))
+                progress.add(parts, losses, int(tokens))
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
                     show_loss(bar, progress.curve[-1], progress.tokens - before)
                 bar.update()
-                after_step(progress)
-                if counts[1]:
-                    before_stop(progress)
-                    raise KeyboardInterrupt
+                yield progress
             progress.flush_losses()
-            progress.epoch, progress.batch = progress.epoch + 1, 0
+            progress.epoch += 1
+            progress.batch = 0
             computed.eval()
-            after_epoch(progress)
+            yield progress
     optimizer.zero_grad(set_to_none=True)
-    model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module
-    return progress
+    if isinstance(model, Head):
+        model.head_is_trained = True
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -30,6 +30,7 @@ from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
+from minibert.train.batches import NextSentence, Pairing, SentenceOrder
 from minibert.train.loop import Loss, Term, readable_output
 from minibert.utils.device import autocast, move
 
@@ -40,13 +41,14 @@ GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention h
 class MaskedLanguageModel(Loss):
     """Masked tokens are predicted, and with a `pairing` also how the two texts of a row belong together.
 
-    step: "packed", without padding, or "readable", the model's own forward pass. pairing: see batches.Packing.
+    step: "packed", without padding, or "readable", the model's own forward pass. pairing: see batches.Pairing.
     """
 
     masking: Mapping[str, Any] = {}  # fields of text.masking.Masking that differ from BERT's
 
-    def __init__(self, step: str = "packed", pairing: str | None = None) -> None:
-        self.step, self.pairing = step, pairing
+    def __init__(self, step: str = "packed", pairing: Pairing | None = None) -> None:
+        self.step = step
+        self.pairing = pairing
         self.head = "masked-lm" if pairing is None else "pretraining"
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Any:
@@ -54,6 +56,10 @@ class MaskedLanguageModel(Loss):
         if checkpoint is None:
             return HEAD_CLASSES[self.head](config)
         return load(checkpoint, head=self.head, new_head=not has_head(checkpoint, self.head))
+
+    def finished(self, model: Any) -> dict[str, Head]:
+        """Return the trained models by their folders within the result."""
+        return {"": model}
 
     def predict(self, model: Head, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Logits and labels by the name of the loss: of masked tokens, (1, N, V) and (1, N), or of all in the readable
@@ -67,11 +73,11 @@ class MaskedLanguageModel(Loss):
             return {"masked-lm": (out.logits, labels["labels"])}
         pairs = out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
         tokens = (out.prediction_logits, labels["labels"])
-        return {"masked-lm": tokens, self.pairing: (pairs, labels[f"{self.pairing.replace('-', '_')}_label"])}
+        return {"masked-lm": tokens, self.pairing.name: (pairs, labels[self.pairing.label])}
 
     def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
         """Return the masked tokens, and the pairs."""
-        pairs = {} if self.pairing is None else {self.pairing: Term(batch.texts)}
+        pairs = {} if self.pairing is None else {self.pairing.name: Term(batch.texts)}
         return {"masked-lm": Term(batch.labelled_tokens)} | pairs
 
     def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
@@ -122,7 +128,6 @@ class Electra(nn.Module):
         self.generator = MaskedLM(replace(config, embedding_size=int(config.embedding_size), **smaller))
         for name in ("token", "position", "segment", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.discriminator.encoder.embeddings, name))
-        self.saved = {"": self.discriminator, "generator": self.generator}  # in these folders of the result
 
 
 class ReplacedTokens(MaskedLanguageModel):
@@ -142,6 +147,11 @@ class ReplacedTokens(MaskedLanguageModel):
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
         """Both models, of random weights."""
         return Electra(config)
+
+    def finished(self, model: Electra) -> dict[str, Head]:
+        """Return the discriminator, and the generator in a folder of its own."""
+        model.discriminator.head_is_trained = model.generator.head_is_trained = True
+        return {"": model.discriminator, "generator": model.generator}
 
     def predict(self, model: Any, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Logits and labels of chosen tokens, (N,V) and (N), and of detection, (T,2) and (T), whose softmax over (0, x)
@@ -186,7 +196,7 @@ class ReplacedTokens(MaskedLanguageModel):
 
 OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {
     "mlm": MaskedLanguageModel,
-    "mlm+nsp": partial(MaskedLanguageModel, pairing="next-sentence"),
-    "mlm+sop": partial(MaskedLanguageModel, pairing="sentence-order"),
+    "mlm+nsp": partial(MaskedLanguageModel, pairing=NextSentence()),
+    "mlm+sop": partial(MaskedLanguageModel, pairing=SentenceOrder()),
     "electra": ReplacedTokens,
 }

@@ -9,9 +9,8 @@ Devlin et al. 2018, section 3.1 and appendix A.2; the objectives are in objectiv
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
@@ -26,11 +25,10 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import Packing, Stream, joined, masked
+from minibert.train.batches import NextSentence, Packing, SentenceOrder, Stream, joined, masked
 from minibert.train.corpus import FORMAT, CorpusFile, Document
-from minibert.train.loop import Loss
-from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
-from minibert.train.run import Run, check_out, resolve_precision
+from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
+from minibert.train.run import Prepared, Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.utils.files import read_json, regular, user_path
 from minibert.utils.printing import block
@@ -49,6 +47,7 @@ class PretrainRun(Run):
     """A corpus, and a config or a checkpoint."""
 
     settings: PretrainSettings
+    objective: Any  # of the subclass: the losses and the score
     model_config: Config
     source: hub.Source | None  # the checkpoint to continue from
     corpus: CorpusFile
@@ -71,7 +70,7 @@ class PretrainRun(Run):
             )
         if settings.objective == "electra" and (settings.step == "readable" or not new):
             raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
-        objective = OBJECTIVES[settings.objective](settings.step)
+        objective = cls.objective_of(settings)
         if settings.rows == "sentence" and objective.pairing is not None:
             raise ValueError(
                 f"objective {settings.objective} has two texts a row; rows 'sentence' needs mlm or electra"
@@ -95,12 +94,14 @@ class PretrainRun(Run):
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)
-        return cls(settings, tokenizer, config, source, learned, packing, masking, phrases, stats, losses, held_out)
+        return cls(
+            settings, tokenizer, objective, config, source, learned, packing, masking, phrases, stats, losses, held_out
+        )
 
-    @cached_property
-    def objective(self) -> MaskedLanguageModel:
-        """The losses and the score."""
-        return OBJECTIVES[self.settings.objective](self.settings.step)
+    @classmethod
+    def objective_of(cls, settings: Any) -> MaskedLanguageModel:
+        """Return the losses and the score."""
+        return OBJECTIVES[settings.objective](settings.step)
 
     @property
     def summary(self) -> str:
@@ -117,7 +118,7 @@ class PretrainRun(Run):
             "many documents have one sentence, so no sentence follows it: is there an empty line after each sentence, "
             "instead of after each document?": self.packing.pairing and self.stats["single"] > MANY_SINGLE,
             "{one_token:,} documents have one token and are left out: two texts need two".format(**self.stats): (
-                self.packing.pairing == "sentence-order" and self.stats["one_token"]
+                isinstance(self.packing.pairing, SentenceOrder) and self.stats["one_token"]
             ),
         }
         losses = ", ".join(f"{name} {loss:.3f}" for name, loss in self.baselines.items())
@@ -161,10 +162,20 @@ class PretrainRun(Run):
             ranks=context.size,
         )
 
-    def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure]]:
-        """The losses of the objective, and its score on held-out text."""
-        score = partial(self.objective.score, rows=self.held_out, precision=self.settings.precision)
-        return self.objective, lambda model: Measure(score(model), "masked_accuracy", "")
+    def prepare(self, model: Any) -> Prepared:
+        """Return the losses of the objective, and its score on held-out text."""
+        return Prepared(self.objective, self.measure)
+
+    def measure(self, model: Any) -> Measure:
+        """Return the score on held-out text."""
+        return Measure(self.objective.score(model, self.held_out, self.settings.precision), "masked_accuracy", "")
+
+    def finished(self, model: Any) -> dict[str, Head]:
+        """Return the models that the objective trains, with their tokenizer."""
+        models: dict[str, Head] = self.objective.finished(model)
+        for one in models.values():
+            one.tokenizer = self.tokenizer
+        return models
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
@@ -217,7 +228,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
         "paragraphs=True)": packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
-        f"within {corpus.window:,} bytes": packing.pairing == "next-sentence" and texts and too_few,
+        f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentence) and texts and too_few,
         "it gives no row to learn from": not rows,
     }
     for problem in (problem for problem, holds in problems.items() if holds):
@@ -274,5 +285,4 @@ def pretrain(
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))
-    model: Any = run.finish(user_path(out), restart=restart, overwrite=overwrite).model
-    return model.discriminator if isinstance(model, Electra) else model
+    return run.finish(user_path(out), restart=restart, overwrite=overwrite).model

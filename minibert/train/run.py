@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,12 +26,15 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.load import save
+from minibert.heads import Head
 from minibert.prediction.reader import REPORT
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches, Stream
 from minibert.train.checkpointer import Checkpointer, remove_run, reported
+from minibert.train.distributed import DistributedContext
+from minibert.train.interrupts import delayed_signals
 from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 from minibert.utils.device import choose_device, choose_dtype
@@ -60,9 +62,22 @@ class DegenerateWarning(UserWarning):
 class Trained:
     """A trained model with its training.json."""
 
-    model: Any
+    models: dict[str, Head]  # by their folders within the result; "" is the result itself
     measure: Measure | None  # of the best epoch, on dev
     figures: dict[str, Any]  # the content of training.json
+
+    @property
+    def model(self) -> Head:
+        """The model itself."""
+        return self.models[""]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run does with its model."""
+
+    loss: Loss
+    measure: Callable[[Any], Measure] | None  # the scores on held-out data; None: there is no such data
 
 
 def resolve_precision(settings: Settings, **more: Any) -> Settings:
@@ -131,14 +146,20 @@ class Run(ABC):
         """This rank's batches; `folder` is that of the run."""
 
     @abstractmethod
-    def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure] | None]:
-        """The loss function, and the evaluation on held-out data, for this model."""
+    def prepare(self, model: Any) -> Prepared:
+        """Return the loss for this model and its evaluation; a frozen encoder reads its texts here, once."""
+
+    def finished(self, model: Any) -> dict[str, Head]:
+        """Return the trained models, ready to predict, by their folders within the result; "" is the result itself."""
+        model.tokenizer = self.tokenizer
+        return {"": model}
 
     def train(self, folder: Path, *, restart: bool = False, verbose: bool = False) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
         A process trains one model at a time: a second thread waits. The random numbers of the caller stay as they were.
-        verbose: print each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
+        verbose: print each evaluation. Raises what Checkpointer and loop.train raise, and after Ctrl-C or SIGTERM
+        KeyboardInterrupt, once the step is done and saved; may warn DegenerateWarning.
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
@@ -148,40 +169,49 @@ class Run(ABC):
             model = self.new_model().to(device)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
-            save = partial(checkpointer.save, model=model, optimizer=optimizer)
             progress = checkpointer.resume(model, optimizer)
             tokens = progress.tokens
-            loss_of, evaluate = self.functions(model)
-
-            def evaluate_and_save(progress: Progress, **more: Any) -> None:
-                if evaluate is not None:
-                    progress.scores.append(more | context.on_main(lambda: evaluate(model).figures))
-                if self.main and is_best(progress, self.main):
-                    progress.best = progress.epoch - 1
-                    checkpointer.save_best(model)
-                save(progress)
-                if verbose:
-                    print_evaluation(progress, self.main)
-
-            def after_step(progress: Progress) -> None:
-                if self.main is None and (progress.step % settings.save_every == 0 or progress.step == settings.steps):
-                    evaluate_and_save(progress, step=progress.step)
-                elif checkpointer.due(progress.step, settings.save_every if self.main else None):
-                    save(progress)
-
+            prepared = self.prepare(model)
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
-            how |= {"after_step": after_step, "before_stop": save}
-            how |= {"after_epoch": evaluate_and_save} if self.main else {}
-            train(model, self.batches(folder), settings, loss_of=loss_of, **how)
+            with delayed_signals() as signals:
+                for progress in train(model, self.batches(folder), settings, loss_of=prepared.loss, **how):
+                    if self.is_evaluated(progress):
+                        if self.evaluate(model, prepared, progress, context):
+                            checkpointer.save_best(model)
+                        checkpointer.save(progress, model, optimizer)
+                        if verbose:
+                            print_evaluation(progress, self.main)
+                    elif checkpointer.due(progress.step, settings.save_every if self.main else None):
+                        checkpointer.save(progress, model, optimizer)
+                    if context.sum(torch.tensor(len(signals))):  # at any rank
+                        checkpointer.save(progress, model, optimizer)
+                        raise KeyboardInterrupt
             if self.main:
                 checkpointer.load_best(model)
-        model.tokenizer, model.head_is_trained = self.tokenizer, True
-        measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
+        score = prepared.measure
+        measure = context.on_main(lambda: score(model)) if self.main and score else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        done, seconds = progress.tokens - tokens, time.perf_counter() - begin
-        figures = self.figures(config, model, progress, measure, done, seconds)
-        return Trained(model, measure, figures)
+        figures = self.figures(config, model, progress, measure, progress.tokens - tokens, time.perf_counter() - begin)
+        return Trained(self.finished(model), measure, figures)
+
+    def is_evaluated(self, progress: Progress) -> bool:
+        """Return whether to evaluate now: after an epoch, or without `main` every `save_every` steps and at the end."""
+        if self.main:
+            return progress.batch == 0
+        return progress.batch > 0 and (
+            progress.step % self.settings.save_every == 0 or progress.step == self.settings.steps
+        )
+
+    def evaluate(self, model: Any, prepared: Prepared, progress: Progress, context: DistributedContext) -> bool:
+        """Add the scores of the model to the progress; return whether the epoch is the best so far."""
+        if (measure := prepared.measure) is not None:
+            figures = context.on_main(lambda: measure(model).figures)
+            progress.scores.append(({} if self.main else {"step": progress.step}) | figures)
+        best = self.main is not None and is_best(progress, self.main)
+        if best:
+            progress.best = progress.epoch - 1
+        return best
 
     def figures(
         self,
@@ -212,7 +242,11 @@ class Run(ABC):
             "best_epoch": progress.best + 1,
             "epochs": progress.scores,
             "curve": thinned(progress.curve),
-            **({"curves": {name: thinned(curve) for name, curve in progress.parts.items()}} if progress.parts else {}),
+            **(
+                {"curves": {name: thinned(curve) for name, curve in progress.parts.items()}}
+                if len(progress.parts) > 1
+                else {}
+            ),
         }
 
     def finish(self, out: Path, *, restart: bool = False, overwrite: bool = False, verbose: bool = False) -> Trained:
@@ -240,7 +274,7 @@ def is_best(progress: Progress, main: str) -> bool:
 def print_evaluation(progress: Progress, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
     scores = progress.scores[-1] if progress.scores else {}
-    curves = progress.parts or {"": progress.curve}
+    curves = progress.parts if len(progress.parts) > 1 else {"": progress.curve}
     shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
     parts = [f"{name} loss {statistics.mean(curve[-RECENT:]):.3f}".strip() for name, curve in curves.items()]
     parts += [f"held-out {name.replace('_', ' ')} {scores[name]:.4f}" for name in shown if scores.get(name) is not None]
@@ -260,8 +294,8 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
 
     def write_models() -> None:
         with atomic_folder(out, overwrite) as folder:
-            for name, model in getattr(trained.model, "saved", {"": trained.model}).items():
-                save(model, folder / name, trained.model.tokenizer)
+            for name, model in trained.models.items():
+                save(model, folder / name, model.tokenizer)
                 write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
 
     distributed.context().on_main(write_models)

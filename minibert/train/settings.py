@@ -149,4 +149,3 @@ class VocabularySettings(FileSettings):
         "them unless --cased)",
     )
     min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1, maximum=1000 * MILLION)
-    by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))

@@ -77,7 +77,6 @@ def learn_vocabulary(
     lowercase: bool = True,
     strip_accents: bool | None = VocabularySettings.strip_accents,
     min_frequency: int = VocabularySettings.min_frequency,
-    by: str = VocabularySettings.by,
     **reading: Any,
 ) -> Vocabulary:
     """Learn a vocabulary of `size` tokens, special tokens included, from files of text.
@@ -85,19 +84,19 @@ def learn_vocabulary(
     paths: plain text, or any file that tables/reading.py reads, each also as .gz. lowercase: without case, as in
     "uncased". strip_accents: also without accents and vowel signs; None: if lowercase, as in BERT. Hindi, Thai,
     Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; where too few pairs
-    have it, the vocabulary stays smaller. by: "library", or "hand", which is slower and gives the same tokens. reading:
-    format, delimiter, encoding and missing of the files, see tables.formats.FileSettings.
+    have it, the vocabulary stays smaller. reading: format, delimiter, encoding and missing of the files, see
+    tables.formats.FileSettings.
     Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
     too small for the letters.
     """
-    settings = VocabularySettings(size=size, strip_accents=strip_accents, min_frequency=min_frequency, by=by, **reading)
+    settings = VocabularySettings(size=size, strip_accents=strip_accents, min_frequency=min_frequency, **reading)
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     strip = lowercase if strip_accents is None else strip_accents
     strings = count_strings(paths, settings)
     counted = count_words(strings, lowercase, strip)
     words = {word: count for word, count in counted.items() if len(word) <= MAX_WORD_LENGTH}
     check_words(words, counted, size, " and ".join(map(str, paths)))
-    tokens = (learn_by_hand if by == "hand" else learn_by_library)(words, size, min_frequency)
+    tokens = learn_by_library(words, size, min_frequency)
     marked = sum(count for string, count in strings.items() if has_marks(string)) if strip else 0
     return Vocabulary(
         tokens=tokens,

@@ -83,12 +83,7 @@ class Engine:
         self.attend = by_heads(attend)
         self.padding_id = None if self.config.padding_has_position else self.config.pad_token_id
         self.encoder = with_parts(encoder, {})
-        self.encoder.embeddings = fast_embeddings(encoder.embeddings, kernels)
-        if encoder.final_norm is not None:
-            self.encoder.final_norm = norm_of(encoder.final_norm, self.device)
-        if encoder.pooler is not None:
-            self.encoder.pooler = with_parts(encoder.pooler, {})
-            self.encoder.pooler.set_submodule("dense", kernels.in_float32(encoder.pooler.dense))
+        self.put_ends(encoder, kernels)
         found = Calibration({}, short_texts_tolerate_int8=True)
         if int8:
             found = self.calibrate(encoder, kernels, samples)
@@ -101,6 +96,15 @@ class Engine:
                 self.fallback.layers[number] = fast_layer(layer, kernels)
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
+
+    def put_ends(self, encoder: Encoder, kernels: Kernels) -> None:
+        """Put in the fast versions of what comes before and after the layers."""
+        self.encoder.embeddings = fast_embeddings(encoder.embeddings, kernels)
+        if encoder.final_norm is not None:
+            self.encoder.final_norm = norm_of(encoder.final_norm, self.device)
+        if encoder.pooler is not None:
+            self.encoder.pooler = with_parts(encoder.pooler, {})
+            self.encoder.pooler.set_submodule("dense", kernels.in_float32(encoder.pooler.dense))
 
     @torch.inference_mode()
     def calibrate(self, encoder: Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None) -> Calibration:

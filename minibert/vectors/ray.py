@@ -101,12 +101,11 @@ def embed_shards(
     out: a folder that is new, empty, or of an earlier run with the same settings, whose finished shards are kept unless
     their source changed; restart=True discards them. Names and order stay; `vector` is a FixedSizeList of float32.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see tables.formats.FileSettings.
-    workers: models at work at once; None: one per core or GPU; more workers than GPUs share them.
-    keep_order: compute shards in the order of their names, not the largest first, which ends sooner.
-    model, recipe, settings: as for embed_stream; precision "auto" is chosen by each worker.
-    device: "auto" is CUDA if the cluster has GPUs, whatever the calling machine has.
-    Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
-    with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
+    workers: models at work at once; None: one per core or GPU; more workers than GPUs share them. keep_order: compute
+    shards in the order of their names, not the largest first, which ends sooner. model, recipe, settings: as for
+    embed_stream; each worker chooses precision "auto". device: "auto" is CUDA if the cluster has GPUs.
+    Raises what `embed` raises, and FileNotFoundError if no file matches; ValueError, with the file, the row or the
+    column, for an invalid shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use.
     """
     folder = user_path(out)
     recipe = replace(recipe, **settings)
@@ -115,16 +114,13 @@ def embed_shards(
     shards = find_shards(os.fspath(pattern), folder)
     embedder = identified(model, recipe, device)
     check_shards(shards, columns, os.fspath(pattern))
-    identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # as requested; see embed_shard
+    identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # precision: as requested
+    embedder.device = "cuda" if str(device).startswith("cuda") else device  # Ray shows a worker only its GPU
     outputs = [Path(shard.out) for shard in shards]
     with work_folder(folder.absolute(), identity, restart, outputs):
         done = finished(progress_bar(shards, "verify", unit="shard"), identity)
-        resumed = len(done)
-        if resumed < len(shards):
+        if (resumed := len(done)) < len(shards):
             with session():
-                embedder.device = (
-                    "cuda" if str(device).startswith("cuda") else device
-                )  # Ray shows a worker only its GPU
                 run(shards, done, embedder, columns, identity, workers, keep_order)
         remove_unfinished(folder.absolute(), outputs)
     return summary(out, shards, done, resumed, embedder)

@@ -95,13 +95,10 @@ class Case:
         batches = Batches(examples(self.head), self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
         with Checkpointer(folder, {}, context=context) as checkpointer:
             progress = checkpointer.resume(model, optimizer)
-
-            def after_step(progress: Progress) -> None:
-                if progress.step % 4 == 0:
-                    checkpointer.save(progress, model, optimizer)
-
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
-            train(model, batches, self.settings, loss_of=self.loss_of(), after_step=after_step, **how)
+            for progress in train(model, batches, self.settings, loss_of=self.loss_of(), **how):
+                if progress.batch and progress.step % 4 == 0:
+                    checkpointer.save(progress, model, optimizer)
         return Ended(progress, {name: value.detach().clone() for name, value in model.named_parameters()})
 
 

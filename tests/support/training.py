@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from minibert.prediction.collate import ExampleBatch, collate
 from minibert.tasks.base import Example
 from minibert.train import distill, finetune, pretrain
 from minibert.train.batches import Batches
-from minibert.train.loop import Loss, Term, one_step
+from minibert.train.loop import Loss, Progress, Term, one_step
 from minibert.train.settings import TrainSettings
 from support.words import OTHER, WORDS, write_tsv, write_words_checkpoint
 
@@ -244,6 +244,12 @@ class Found:
         return found
 
 
+def to_the_end(training: Iterator[Progress]) -> Progress:
+    """The progress after the last step of loop.train."""
+    *_, progress = training
+    return progress
+
+
 def shifted(batch: ExampleBatch) -> ExampleBatch:
     """A mistake: labels of tokens off by one place."""
     rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
@@ -272,8 +278,8 @@ def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         losses = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
         terms = objective.terms(model, parts[0])
-        total = sum(term.scale * float(losses[name]) for name, term in terms.items())
-        assert float(losses["loss"]) == pytest.approx(total, rel=1e-6)
+        total = sum(term.scale * float(losses.terms[name]) for name, term in terms.items())
+        assert float(losses.whole) == pytest.approx(total, rel=1e-6)
         found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     whole, parted = found
     assert whole.keys() == parted.keys() and len(whole) > 1

@@ -12,6 +12,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import assert_equal, minilm_folder, write_checkpoint
+from support.training import to_the_end
 from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 from torch import Tensor
 
@@ -177,7 +178,8 @@ def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_te
     with pytest.raises(ValueError, match=r"dev\.txt.* 0 masked"):
         TASK.measure(predict_logits(model, encoded, keep=rare.reduce), data, [])
     before = [parameter.clone() for parameter in model.parameters()]
-    assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=2)).curve == [0.0, 0.0]
+    training = train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=2))
+    assert to_the_end(training).curve == [0.0, 0.0]
     assert_equal(list(model.parameters()), before)
 
 

@@ -21,7 +21,7 @@ from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batches, Packing, Stream, cut_pair, order
+from minibert.train.batches import Batches, NextSentence, Packing, Pairing, SentenceOrder, Stream, cut_pair, order
 from minibert.train.corpus import CorpusFile
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_examples_are_augmented_by_epoch_and_row() -> None:
 # Documents to rows
 
 CLS, SEP, LONG = 1, 2, 40
-PAIRINGS = [None, "next-sentence", "sentence-order"]
+PAIRINGS = [None, NextSentence(), SentenceOrder()]
 
 
 def documents(count: int, sentences: int, length: int = 5) -> list[list[list[int]]]:
@@ -129,7 +129,7 @@ def texts(row: Example) -> list[list[int]]:
     return [ids[1:cut]] if cut == len(ids) - 1 else [ids[1:cut], ids[cut + 1 : -1]]
 
 
-def packing(pairing: str | None, max_length: int = LONG) -> Packing:
+def packing(pairing: Pairing | None, max_length: int = LONG) -> Packing:
     return Packing(pairing, max_length, SpecialTokenTemplate((CLS,), (SEP,), (SEP,)))
 
 
@@ -141,7 +141,7 @@ def packing(pairing: str | None, max_length: int = LONG) -> Packing:
     st.integers(0, 9),
 )
 def test_rows_fit_and_have_special_tokens(
-    pairing: str | None, given: list[list[list[int]]], most: int, seed: int
+    pairing: Pairing | None, given: list[list[list[int]]], most: int, seed: int
 ) -> None:
     for row in packing(pairing, most).rows(given, Random(seed)):
         parts = texts(row)
@@ -166,23 +166,23 @@ def test_a_row_has_one_sentence_and_a_long_one_is_cut_into_several() -> None:
 
 
 def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:
-    rows = packing("next-sentence").rows(documents(50, 60), Random(0))
+    rows = packing(NextSentence()).rows(documents(50, 60), Random(0))
     labels = [row.labels["next_sentence_label"] for row in rows]
     assert 0.45 < sum(labels) / len(labels) < 0.55
     for row, label in zip(rows, labels, strict=True):
         a, b = texts(row)
         assert (a[0] // 10_000 != b[0] // 10_000) == bool(label)
         assert label or 0 < b[0] - a[-1] <= LONG  # after it, less what was cut
-    copied = packing("next-sentence").rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
+    copied = packing(NextSentence()).rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
     random = [texts(row) for row in copied if row.labels["next_sentence_label"]]
     assert not all(a[0] // 10_000 != b[0] // 10_000 for a, b in random)
-    alone = packing("next-sentence").rows(documents(1, 30), Random(0))  # no other document
+    alone = packing(NextSentence()).rows(documents(1, 30), Random(0))  # no other document
     assert {row.labels["next_sentence_label"] for row in alone} == {0}
-    assert packing("next-sentence").rows(documents(1, 1), Random(0)) == []
+    assert packing(NextSentence()).rows(documents(1, 1), Random(0)) == []
 
 
 def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
-    rows = packing("sentence-order").rows(documents(50, 60), Random(0))
+    rows = packing(SentenceOrder()).rows(documents(50, 60), Random(0))
     labels = [row.labels["sentence_order_label"] for row in rows]
     assert 0.45 < sum(labels) / len(labels) < 0.55
     for row, label in zip(rows, labels, strict=True):
@@ -203,7 +203,7 @@ def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
 def test_both_texts_of_a_pair_in_order_or_swapped_have_a_token(
     given: list[list[list[int]]], pairs: list[list[list[int]]]
 ) -> None:
-    rows = packing("sentence-order").rows(given, Random(0))
+    rows = packing(SentenceOrder()).rows(given, Random(0))
     assert [texts(row)[:: -1 if row.labels["sentence_order_label"] else 1] for row in rows] == pairs
 
 
@@ -231,7 +231,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stream(
-    folder: Path, pairing: str | None = "next-sentence", journal: Path | None = None, window: int = 200
+    folder: Path, pairing: Pairing | None = PAIRINGS[1], journal: Path | None = None, window: int = 200
 ) -> Stream:
     """24 batches of four rows, of many small windows."""
     tokenizer = load_tokenizer(folder)
@@ -247,7 +247,7 @@ def assert_same(batches: list[ExampleBatch], again: list[ExampleBatch]) -> None:
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_each_batch_is_a_function_of_its_number(pairing: str | None, folder: Path) -> None:
+def test_each_batch_is_a_function_of_its_number(pairing: Pairing | None, folder: Path) -> None:
     whole = list(stream(folder, pairing).epoch_batches(0))
     for first in (1, 7, 23):
         assert_same(whole[first:], list(stream(folder, pairing).epoch_batches(0, first)))

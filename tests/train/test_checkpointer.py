@@ -331,7 +331,7 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
     """The loss is not yet flushed: on a GPU that happens every twenty steps."""
     model = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     model.encoder.requires_grad_(False)
-    bad = loop.Progress(step=2, pending=[((), {"loss": torch.tensor(float("inf"))})])
+    bad = loop.Progress(step=2, pending=[((), loop.StepLosses(torch.tensor(float("inf")), {}))])
     with Checkpointer(tmp_path, CONFIG) as checkpointer, pytest.raises(loop.NotFiniteError):
         for progress in (loop.Progress(step=1), bad):
             checkpointer.save(progress, model, loop.new_optimizer(model, TrainSettings()))

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from support import ranks
 from support.models import assert_equal
 from support.ranks import CASES, Ended
-from support.training import CHOICES, batches_of
+from support.training import CHOICES, batches_of, to_the_end
 from support.words import write_tsv, write_words_checkpoint
 from torch import Tensor
 
@@ -236,7 +236,8 @@ def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path,
     batches: Any = Interleaved(run, tmp_path)
     windows = [set(stream.windows) for stream in batches.streams]
     assert windows[0] | windows[1] == set(range(run.corpus.windows)) and not windows[0] & windows[1]
-    progress = train(model, batches, settings, loss_of=run.objective, optimizer=new_optimizer(model, settings))
+    optimizer = new_optimizer(model, settings)
+    progress = to_the_end(train(model, batches, settings, loss_of=run.objective, optimizer=optimizer))
     assert_trained_alike(
         launched, "corpus", Ended(progress, {name: value.detach() for name, value in model.named_parameters()})
     )

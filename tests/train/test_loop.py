@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 import torch
 from support.models import HEADS, MakePair, Pair, assert_equal, every_family, every_head
-from support.training import Changed, Found, batch_of, batches_of, examples, upstream_loss, upstream_training
+from support.training import (
+    Changed,
+    Found,
+    batch_of,
+    batches_of,
+    examples,
+    to_the_end,
+    upstream_loss,
+    upstream_training,
+)
 from torch import Tensor, nn
 
 import minibert
@@ -65,7 +74,7 @@ def one(
     step: int = 1,
 ) -> float:
     """A single step with an optimizer of its own."""
-    return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step)["loss"])
+    return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step).whole)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -115,18 +124,17 @@ def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eva
     model.head_is_trained = False
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, float("nan"))  # what was there before does not count
-    progress = train(
-        model,
-        batches,
-        replace(TWENTY, accumulate=2),
-        after_epoch=lambda progress: progress.scores.append({"training": model.training}),
-        after_step=lambda progress: calls.append((progress.step, progress.batch)),
-    )
+    modes = list[bool]()
+    for progress in train(model, batches, replace(TWENTY, accumulate=2)):
+        if progress.batch == 0:
+            modes.append(model.training)
+        else:
+            calls.append((progress.step, progress.batch))
     assert progress.step == len(progress.curve) == 4 * 3  # five batches an epoch, two to a step
     assert calls[:4] == [(1, 2), (2, 4), (3, 5), (4, 2)]
     assert progress.epoch == 4 and progress.batch == 0
     assert progress.tokens == 4 * sum(len(example.ids) for example in batches.examples)
-    assert progress.scores == [{"training": False}] * 4
+    assert modes == [False] * 4
     assert model.head_is_trained
     assert not any(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -136,11 +144,11 @@ def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made: Make) -
     model, batches, settings = made(), batches_of(HEAD, 4, 4), TrainSettings(epochs=1)
     before = copy.deepcopy(model.state_dict())
     with pytest.warns(UserWarning, match=r"warmup 0\.1 .*rate is 0.*epochs.*batch_size.*warmup 0"):
-        train(model, batches, settings)
+        to_the_end(train(model, batches, settings))
     assert_equal(model.state_dict(), before)
-    train(model, batches, replace(settings, warmup=0.0))  # which learns, without a warning
+    to_the_end(train(model, batches, replace(settings, warmup=0.0)))  # which learns, without a warning
     assert any(not torch.equal(x, before[name]) for name, x in model.state_dict().items())
-    train(model, batches, replace(settings, epochs=2, warmup=0.99))  # two steps, the first at a rate of 0
+    to_the_end(train(model, batches, replace(settings, epochs=2, warmup=0.99)))  # two steps, the first at a rate of 0
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -155,7 +163,7 @@ def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found
     optimizer.register_step_pre_hook(
         lambda *_: kept.update({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     )
-    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1)["loss"]
+    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1).whole
     return Found(loss, kept)
 
 
@@ -221,7 +229,7 @@ def test_bfloat16_is_of_the_products_alone_and_learns_alike(made: Make) -> None:
     optimizer = new_optimizer(model, settings)
     dtypes: set[torch.dtype] = set()
     model.encoder.layers[0].feed_forward.expand.register_forward_hook(lambda *given: dtypes.add(given[2].dtype))
-    progress = train(model, batches_of(HEAD, 4, 4), settings, optimizer=optimizer)
+    progress = to_the_end(train(model, batches_of(HEAD, 4, 4), settings, optimizer=optimizer))
     assert dtypes == {torch.bfloat16}
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
@@ -256,7 +264,7 @@ def assert_trains_as_upstream(
     for model in (ours, theirs):
         model.zero_grad()
     torch.manual_seed(3)
-    progress = train(ours, batches, settings, loss_of=loss_of)
+    progress = to_the_end(train(ours, batches, settings, loss_of=loss_of))
     torch.manual_seed(3)
     in_our_order = None if in_order else [p for _, _, p in pairs]
     assert progress.curve == upstream_training(theirs, batches, settings, in_our_order)
@@ -308,7 +316,7 @@ def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, f
     both = pair(head="sequence-classification")
     batches = batches_of("sequence-classification", 18, 4)
     torch.manual_seed(3)
-    train(both.ours, batches, replace(EPOCH, **change), loss_of=readable_loss)
+    to_the_end(train(both.ours, batches, replace(EPOCH, **change), loss_of=readable_loss))
     torch.manual_seed(3)
     upstream_training(both.theirs, batches, EPOCH)
     assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(both.ours, both.theirs))

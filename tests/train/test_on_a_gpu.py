@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.emulated_device import emulated_device
-from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, write_home
+from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, to_the_end, write_home
 from torch import Tensor, nn
 
 from minibert.checkpoints.load import load
@@ -29,7 +29,7 @@ from minibert.prediction.packed import Group
 from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
 from minibert.train import loop, run
-from minibert.train.batches import Batches
+from minibert.train.batches import Batches, NextSentence
 from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.finetuning import freeze
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
@@ -63,7 +63,7 @@ def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family: Family, head: st
     def losses(device: str) -> list[float]:
         made = model(family, head).to(device)
         optimizer = new_optimizer(made, TrainSettings())
-        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1)["loss"] for _ in range(2)]
+        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).whole for _ in range(2)]
 
     expected = [float(loss) for loss in losses("cpu")]
     with emulated_device() as gpu, unchecked():
@@ -91,7 +91,8 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
     with emulated_device() as gpu:
         made.to("gpu")
         gpu.reset()
-        found = train(made, Batches(rows, 2, 0, 0), settings, loss_of=MaskedLanguageModel(pairing="next-sentence"))
+        objective = MaskedLanguageModel(pairing=NextSentence())
+        found = to_the_end(train(made, Batches(rows, 2, 0, 0), settings, loss_of=objective))
         assert len(gpu.waits) == 1
     assert len(found.curve) == len(found.parts["next-sentence"]) == 20
 
@@ -109,7 +110,7 @@ def test_a_step_of_six_layers_has_few_launches_and_no_waits(
         optimizer, found = new_optimizer(made, settings), []
         for _ in range(2):  # the first also makes the moments
             gpu.reset()
-            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1)["loss"])
+            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1).whole)
             made.train()
         assert 250 < sum(gpu.launches.values()) <= most
         assert not gpu.waits

@@ -246,9 +246,9 @@ def test_the_score_is_the_mean_over_masked_tokens_and_over_rows(name: str) -> No
     assert found["masked_lm_loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
     assert found["masked_accuracy"] == float((logits.argmax(-1) == labels).sum()) / found["masked_tokens"]
     if name != "mlm":
-        pairs = [one[objective.pairing] for one in predictions]
+        pairs = [one[objective.pairing.name] for one in predictions]
         right = sum(int(logits.argmax()) == int(label) for logits, label in pairs)
-        assert found[f"{objective.pairing.replace('-', '_')}_accuracy"] == right / 45
+        assert found[f"{objective.pairing.name.replace('-', '_')}_accuracy"] == right / 45
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -218,7 +218,6 @@ OWN_LIMITS: list[tuple[type, str, Any, str]] = [
     (VocabularySettings, "size", 10**30, "it must be at least 6 and at most 16777216"),
     (VocabularySettings, "min_frequency", 10**30, "it must be at least 1 and at most 1000000000"),
     (VocabularySettings, "min_frequency", 0, "it must be at least 1"),
-    (VocabularySettings, "by", "magic", "choose from library, hand"),
 ]
 
 
