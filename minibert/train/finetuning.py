@@ -316,7 +316,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float = 5e-5,
         batch_size: int = 32,
         seed: int = 0,
-        precision: str = "auto",
+        precision: str = "float32",
         max_length: int | None = None,
         freeze: str = "none",
         class_weight: str | Mapping[Any, float] | None = None,

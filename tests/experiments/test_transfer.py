@@ -36,7 +36,7 @@ def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(transfer, "train", lambda model, *args: started.append(model.state_dict()))
+    monkeypatch.setattr(transfer, "train", lambda model, *args: iter([started.append(model.state_dict())]))
     run = FinetuneRun.of(*transfer.read_data("", checkpoint), FinetuneSettings(model=str(checkpoint), device="cpu"))
     for pretrained in (True, False):
         transfer.fine_tune(run, 0, pretrained=pretrained)
