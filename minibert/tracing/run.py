@@ -65,16 +65,14 @@ def trace(
 ) -> Trace:
     """Run one text, or a pair, through the model and keep every tensor on the way.
 
-    encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too. The written-out attention computes,
-    dropout is off, and the model stays as it is. classifier: its decision is explained by dimensions and tokens; the
-    `encoder` of a Reader is reader.model.encoder. model: the page's title. truncation: "warn" cuts a text beyond the
-    tokenizer's max_length, "error" refuses it. Raises TypeError or ValueError for a request that cannot be traced.
+    encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too; for a Reader, reader.model.encoder.
+    classifier: its decision is explained by dimensions and tokens. model: the page's title. truncation: "warn" cuts a
+    text beyond the tokenizer's max_length, "error" refuses it. Raises TypeError or ValueError for what it cannot trace.
     """
     check_input(encoder, text, text_b, classifier)
     row = tokenizer(text, text_b, truncation=truncation)
     tensors, states = record_row(encoder, row)
-    ids = row.input_ids[0].tolist()
-    pooled = tensors.get(Place("pooler"))
+    ids, pooled = row.input_ids[0].tolist(), tensors.get(Place("pooler"))
     below: Any = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
     numbers = encoder.config.shared_layers
     stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(numbers))]

@@ -218,20 +218,18 @@ def finetune(
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
-    A head that the checkpoint has for these labels is kept, with their order; else the log says that the head is new.
-
         model = minibert.train.finetune("classify", frame, text="message", label="category")
-        model.predict(["a new message"])
+        model.predict(["a new message"])  # as minibert.predict does; its tokenizer is model.tokenizer
 
-    The model has its tokenizer as `.tokenizer`, and `.predict(texts, pairs=None)` answers as minibert.predict does.
+    A head that the checkpoint has for these labels is kept, with their order; else the log says that the head is new.
     task: "classify", "tag", "answer", "choose", "mask", or a Task. data: a file, the result of the task's `read`, or
     for "classify" also a data frame or a dict of columns, or texts, with labels and optional pairs. dev: the same, or
     (texts, labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes
     a killed run. overwrite: replace an earlier result of minibert in `out`. settings: those of the task, as the command
     has them (text, label, pair: names of columns; missing="empty": None and NaN are empty texts; "drop" leaves such
     rows out), and epochs, batch_size, learning_rate, ... (settings.FinetuneSettings).
-    Raises ValueError for an `out` that is taken, TypeError or ValueError for settings and data that cannot be learned,
-    before anything is loaded, and what Run.train raises.
+    Raises TypeError or ValueError for an `out` that is taken, settings and data that cannot be learned, before anything
+    is loaded, and what Run.train raises.
     """
     if out is not None:
         check_out(user_path(out), overwrite, model)
@@ -245,11 +243,10 @@ def finetune(
     held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(chosen, learned, held_out, checked)
     log_notes(run)
+    if out is not None:
+        return run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
-        trained = (
-            run.train(Path(folder)) if out is None else run.finish(user_path(out), restart=restart, overwrite=overwrite)
-        )
-    return trained.model
+        return run.train(Path(folder)).model
 
 
 def log_notes(run: FinetuneRun) -> None:

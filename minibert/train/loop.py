@@ -67,11 +67,11 @@ class Progress:
     best: int = -1  # the epoch with the best of them
     pending: list[tuple[Sequence[ExampleBatch], StepLosses]] = field(default_factory=list)  # losses not yet flushed
 
-    def add(self, parts: Sequence[ExampleBatch], losses: StepLosses, tokens: int) -> None:
-        """Count one step on these batches, whose losses are read later."""
+    def add(self, parts: Sequence[ExampleBatch], losses: StepLosses, context: DistributedContext) -> None:
+        """Count one step on these batches of this rank; its losses are read later."""
         self.step += 1
         self.batch += len(parts)
-        self.tokens += tokens
+        self.tokens += int(context.sum(torch.tensor(sum(part.tokens for part in parts))))
         self.pending.append((parts, losses))
 
     def flush_losses(self) -> None:
@@ -287,18 +287,14 @@ def train(
 ) -> Iterator[Progress]:
     """Train the model in place; yield the progress after each step, and again after each epoch, where `batch` is 0.
 
-    for progress in train(model, batches, settings): ...
-
-    It is the same object each time; a given `progress` and `optimizer` are continued. The model is in eval mode after
-    an epoch. Unless settings.exact, a copy with faster parts, which shares the parameters, computes the steps. loss_of:
-    packed_loss, readable_loss or another Loss. context: the ranks that share each step; `batches` gives each its rows.
-    Raises NotFiniteError, with step and rows, for a loss that is not finite.
+    The object is the same each time; a given `progress` and `optimizer` are continued. After an epoch the model is in
+    eval mode. Unless settings.exact, a copy with faster parts, which shares the parameters, computes the steps.
+    context: the ranks that share each step; `batches` gives each its rows. Raises NotFiniteError, with step and rows.
     """
     computed = model if settings.exact else with_parts(model, QUICK)
     context.wrap(computed)
     flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
-    progress = progress or Progress()
-    optimizer = optimizer or new_optimizer(model, settings)
+    progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate)
     before = progress.tokens
     warn_of_one_step(steps, settings)
@@ -310,8 +306,7 @@ def train(
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
                 with unchecked():  # the batches are valid
                     losses = one_step(computed, parts, optimizer, loss_of, settings, progress.step + 1, context)
-                tokens = context.sum(torch.tensor(sum(part.tokens for part in parts)))
-                progress.add(parts, losses, int(tokens))
+                progress.add(parts, losses, context)
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
                     show_loss(bar, progress.curve[-1], progress.tokens - before)
