@@ -102,7 +102,7 @@ def draw_texts(count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SS
     return [" ".join(draw.choices(words, k=size - 2)) for size in sizes]
 
 
-def compare(vectors: peers.Vectors, reference: peers.Vectors, precision: str = "float32") -> Equality:
+def equality(vectors: peers.Vectors, reference: peers.Vectors, precision: str = "float32") -> Equality:
     """Compare (N,D) with (N,D), row by row. They are equal within the limits of this precision, in the same order.
 
     Vectors of another shape or with values that are not finite have nothing in common.
@@ -191,7 +191,7 @@ def spread_out(rows: Any) -> Any:
 
 def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     """Compare with the reference and keep the worst result; a row whose vectors differ is not ranked."""
-    found = compare(spread_out(vectors), session.reference, row.contestant.precision)
+    found = equality(spread_out(vectors), session.reference, row.contestant.precision)
     row.equality = max(row.equality or found, found, key=lambda one: one.difference)
     row.reason = "" if row.equality.equal else "differs from the reference"
 
@@ -208,7 +208,7 @@ def beside_the_cpu(session: Session) -> None:
         reference = session.call(partial(compute, device="cpu"))
         for precision in ("float32", "bfloat16"):
             vectors = session.call(partial(compute, device=context.device, precision=precision))
-            found = compare(vectors, reference, precision)
+            found = equality(vectors, reference, precision)
             lines.append(f"{pooling} {precision} {found.difference:.1e}, {1 - found.cosine:.0e}")
             result.failures += [] if found.equal else [f"differs from the CPU: {lines[-1]}"]
     result.notes["beside the CPU"] = "; ".join(lines)  # largest difference, 1-cosine

@@ -170,7 +170,7 @@ def load(session: Session) -> None:
 
 def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     """Compare with minibert.embed; a server whose vectors differ is not ranked."""
-    row.equality = embedding.compare(vectors, session.reference)
+    row.equality = embedding.equality(vectors, session.reference)
     bound = LARGEST_DIFFERENCE if row.contestant.ours and row.contestant.precision == "float32" else np.inf
     if row.equality.difference > bound or row.equality.cosine < SMALLEST_COSINE:
         row.reason = "differs from minibert.embed"

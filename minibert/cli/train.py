@@ -167,7 +167,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
 def distill(args: Arguments) -> Figures:
     """A student of half the teacher's layers is initialised with every second of them, and learns its predictions."""
     from minibert.tasks.classification import Classification
-    from minibert.train.distillation import prepare
+    from minibert.train.distillation import distill_run
 
     check_request(args, args.teacher, args.tokenizer)
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
@@ -175,7 +175,7 @@ def distill(args: Arguments) -> Figures:
         raise ValueError(f"--{min(wrong).replace('_', '-')} has no meaning for --task {args.task}")
     columns = {name: given.pop(name) for name in COLUMNS if name in given}
     task: Any = "language" if args.task == "language" else Classification(**columns)
-    prepared = prepare(args.data, args.teacher, task, args.dev, **given)
+    prepared = distill_run(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()
     student = f"a DistilBERT of {len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
     print(prepared.summary)

@@ -47,7 +47,7 @@ RECIPE = (
 STEPS = 14_500  # 48 million tokens, 2.4 epochs: an hour of two cores with bfloat16
 
 
-def run(data: Path, folder: Path, steps: int) -> None:
+def pretrain_novels(data: Path, folder: Path, steps: int) -> None:
     """Do each step that is not done yet. Raises CalledProcessError if a command fails."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "novels.txt"
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
     if not (data / "train.txt.gz").exists():
         parser.error("$MINIBERT_DATA names no folder with novels/train.txt.gz; the docstring of this module says more")
-    run(data, args.folder, args.steps)
+    pretrain_novels(data, args.folder, args.steps)
     return 0
 
 

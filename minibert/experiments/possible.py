@@ -59,7 +59,7 @@ RECIPE: dict[str, Any] = {
 FILES: dict[str, Any] = {"dev": "dev.txt", "config": "config.json", "tokenizer": "vocabulary"}  # setting -> its file
 
 
-def prepare(folder: Path) -> Language:
+def write_language(folder: Path) -> Language:
     """Write corpus, held-out text, vocabulary and config to a folder, unless an earlier run did."""
     language = Language(0)
     config = folder / "config.json"
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
         check_out(out / name, settings.overwrite)
-    language = prepare(out)
+    language = write_language(out)
     pretraining, figures = pretrain(out, settings.steps, settings.overwrite)
     best = best_possible(language, pretraining)
     accuracy = f"masked-token accuracy {best.accuracy:.1%}, next-sentence accuracy {best.next_accuracy:.1%}"

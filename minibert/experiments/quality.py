@@ -126,7 +126,7 @@ class Comparison:
         return ours - theirs
 
 
-def compare(prepared: FinetuneRun, seeds: int) -> Comparison:
+def train_both(prepared: FinetuneRun, seeds: int) -> Comparison:
     """Train on each side with each seed, and measure on the held-out rows."""
     scores: dict[str, list[float]] = {side: [] for side in SIDES}
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FinetuneSettings.learning_rate,
         arguments,
     )
-    found = {name: compare(FinetuneRun.of(*read_data(name, folder), settings), args.seeds) for name in args.data}
+    found = {name: train_both(FinetuneRun.of(*read_data(name, folder), settings), args.seeds) for name in args.data}
     print(report(found))
     if args.json:
         figures = {name: asdict(one) | {"difference": one.difference} for name, one in found.items()}

@@ -77,7 +77,7 @@ def frozen(model: str, training: Texts, held_out: Texts) -> float:
     return float(classifier.fit(features, training.known_labels).score(tests, held_out.known_labels))
 
 
-def compare(run: FinetuneRun, training: Texts, held_out: Texts, seeds: int) -> Transfer:
+def gain(run: FinetuneRun, training: Texts, held_out: Texts, seeds: int) -> Transfer:
     """Measure the accuracies of each way.
 
     Fine-tuning and random weights are measured on the same rows, so the error of the gain is the standard error of the
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {}
     for name in args.data:
         task, training, held_out = read_data(name, folder)
-        found[name] = compare(FinetuneRun.of(task, training, held_out, settings), training, held_out, args.seeds)
+        found[name] = gain(FinetuneRun.of(task, training, held_out, settings), training, held_out, args.seeds)
     print(report(found))
     if args.json:
         figures = {name: asdict(one) for name, one in found.items()}

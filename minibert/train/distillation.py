@@ -58,7 +58,7 @@ from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Term
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.pretraining import PretrainRun
-from minibert.train.run import Prepared, check_out
+from minibert.train.run import Goal, check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
@@ -251,10 +251,10 @@ class DistillRun(PretrainRun):
         """The student before training."""
         return new_student(self.objective.teacher, self.settings.take or ())
 
-    def prepare(self, model: Any) -> Prepared:
+    def goal(self, model: Any) -> Goal:
         """Return the losses and the score; the teacher moves to the student's device."""
         self.objective.teacher.to(model.device)
-        return super().prepare(model)
+        return super().goal(model)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -353,12 +353,12 @@ def distill(
     Run.train raises.
     """
     check_out(user_path(out), overwrite, teacher)
-    run = prepare(data, teacher, task, dev, **{"precision": "float32"} | settings)
+    run = distill_run(data, teacher, task, dev, **{"precision": "float32"} | settings)
     student: Head = run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     return student
 
 
-def prepare(
+def distill_run(
     data: Any, teacher: str | os.PathLike[str], task: str | Classification, dev: Any, **settings: Any
 ) -> DistillRun | DistillClassifierRun:
     """The run of `distill`, checked. Raises ValueError for what cannot be learned."""

@@ -44,7 +44,7 @@ from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches
 from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
-from minibert.train.run import Prepared, Run, check_out, resolve_precision
+from minibert.train.run import Goal, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
@@ -165,7 +165,7 @@ class FinetuneRun(Run):
             context.size,
         )
 
-    def prepare(self, model: Head) -> Prepared:
+    def goal(self, model: Head) -> Goal:
         """Return the task's loss and its score on dev; constant states of a frozen encoder are computed here, once."""
         output_of, states = packed_output if self.settings.step == "packed" else readable_output, None
         if self.settings.freeze == "encoder" and self.settings.step == "packed":
@@ -173,7 +173,7 @@ class FinetuneRun(Run):
                 output_of = States.of(model, self.encoded, self.settings.precision).output
             if self.held_out and can_be_kept(model, self.held_out):
                 states = States.of(model, self.held_out, self.settings.precision)
-        return Prepared(self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None)
+        return Goal(self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None)
 
     def finished(self, model: Head) -> dict[str, Head]:
         """Return the model with the tokenizer and the task with which it answers texts."""

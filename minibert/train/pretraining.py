@@ -28,7 +28,7 @@ from minibert.train import distributed
 from minibert.train.batches import NextSentence, Packing, SentenceOrder, Stream, joined, masked
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
-from minibert.train.run import Prepared, Run, check_out, resolve_precision
+from minibert.train.run import Goal, Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.utils.files import read_json, regular, user_path
 from minibert.utils.printing import block
@@ -162,9 +162,9 @@ class PretrainRun(Run):
             ranks=context.size,
         )
 
-    def prepare(self, model: Any) -> Prepared:
+    def goal(self, model: Any) -> Goal:
         """Return the losses of the objective, and its score on held-out text."""
-        return Prepared(self.objective, self.measure)
+        return Goal(self.objective, self.measure)
 
     def measure(self, model: Any) -> Measure:
         """Return the score on held-out text."""

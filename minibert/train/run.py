@@ -73,8 +73,8 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a run does with its model."""
+class Goal:
+    """What a run minimises, and how it is measured."""
 
     loss: Loss
     measure: Callable[[Any], Measure] | None  # the scores on held-out data; None: there is no such data
@@ -146,7 +146,7 @@ class Run(ABC):
         """This rank's batches; `folder` is that of the run."""
 
     @abstractmethod
-    def prepare(self, model: Any) -> Prepared:
+    def goal(self, model: Any) -> Goal:
         """Return the loss for this model and its evaluation; a frozen encoder reads its texts here, once."""
 
     def finished(self, model: Any) -> dict[str, Head]:
@@ -171,12 +171,12 @@ class Run(ABC):
             optimizer = new_optimizer(model, settings)
             progress = checkpointer.resume(model, optimizer)
             tokens = progress.tokens
-            prepared = self.prepare(model)
+            goal = self.goal(model)
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             with delayed_signals() as signals:
-                for progress in train(model, self.batches(folder), settings, loss_of=prepared.loss, **how):
+                for progress in train(model, self.batches(folder), settings, loss_of=goal.loss, **how):
                     if self.is_evaluated(progress):
-                        if self.evaluate(model, prepared, progress, context):
+                        if self.evaluate(model, goal, progress, context):
                             checkpointer.save_best(model)
                         checkpointer.save(progress, model, optimizer)
                         if verbose:
@@ -188,7 +188,7 @@ class Run(ABC):
                         raise KeyboardInterrupt
             if self.main:
                 checkpointer.load_best(model)
-        score = prepared.measure
+        score = goal.measure
         measure = context.on_main(lambda: score(model)) if self.main and score else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
@@ -203,9 +203,9 @@ class Run(ABC):
             progress.step % self.settings.save_every == 0 or progress.step == self.settings.steps
         )
 
-    def evaluate(self, model: Any, prepared: Prepared, progress: Progress, context: DistributedContext) -> bool:
+    def evaluate(self, model: Any, goal: Goal, progress: Progress, context: DistributedContext) -> bool:
         """Add the scores of the model to the progress; return whether the epoch is the best so far."""
-        if (measure := prepared.measure) is not None:
+        if (measure := goal.measure) is not None:
             figures = context.on_main(lambda: measure(model).figures)
             progress.scores.append(({} if self.main else {"step": progress.step}) | figures)
         best = self.main is not None and is_best(progress, self.main)

@@ -93,12 +93,12 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
     reference = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
     alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
     for precision in ("float32", "bfloat16", "int8"):
-        assert embedding.compare(reference + np.float32(1e-6), reference, precision).equal
-        assert embedding.compare(reference * 1.001, reference, precision).equal == (precision != "float32")
-        assert not embedding.compare(np.roll(alike, 1, axis=0), alike, precision).equal, "cosines are above 0.99"
+        assert embedding.equality(reference + np.float32(1e-6), reference, precision).equal
+        assert embedding.equality(reference * 1.001, reference, precision).equal == (precision != "float32")
+        assert not embedding.equality(np.roll(alike, 1, axis=0), alike, precision).equal, "cosines are above 0.99"
         nonsense = [reference * np.float32(value) for value in ("nan", "inf")]
         for other in (np.roll(reference, 1, axis=0), *nonsense, reference[:2]):
-            assert not embedding.compare(other, reference, precision).equal
+            assert not embedding.equality(other, reference, precision).equal
 
 
 def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:

@@ -28,7 +28,7 @@ def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(novels, "command", lambda *words: cli.main([*map(str, words)]))
-    novels.run(data, tmp_path / "run", steps=2)
+    novels.pretrain_novels(data, tmp_path / "run", steps=2)
     made = tmp_path / "run" / hub.SHIPPED
     assert AutoTokenizer.from_pretrained(made).mask_token == "[MASK]"
     theirs = AutoModelForMaskedLM.from_pretrained(made, attn_implementation="eager")
@@ -41,7 +41,7 @@ def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
         tmp_path / "run" / "trained" / "model.safetensors"
     ).stat().st_size
     before = (made / "model.safetensors").read_bytes()
-    novels.run(data, tmp_path / "run", steps=2)  # nothing is left to do
+    novels.pretrain_novels(data, tmp_path / "run", steps=2)  # nothing is left to do
     assert (made / "model.safetensors").read_bytes() == before
 
 

@@ -55,7 +55,7 @@ def test_the_error_of_the_gain_is_that_of_paired_rows(
     monkeypatch.setattr(transfer, "fine_tune", lambda run, seed, pretrained: right[pretrained])
     task, training, held_out = transfer.read_data("", checkpoint)
     run = FinetuneRun.of(task, training, held_out, FinetuneSettings(model=str(checkpoint), device="cpu"))
-    found = transfer.compare(run, training, held_out, seeds=2)
+    found = transfer.gain(run, training, held_out, seeds=2)
     assert (found.gain.mean, found.gain.standard_error) == (0.0, pytest.approx(error, abs=1e-4))
 
 
