@@ -72,7 +72,10 @@ class Config:
     attention_bias: bool = setting(True, "")  # whether these linear layers and LayerNorm have a bias
     feed_forward_bias: bool = setting(True, "")
     norm_bias: bool = setting(True, "")
-    head_bias: bool = setting(True, "")  # of the layer before tokens are predicted
+    head_bias: bool = setting(True, "")  # of the first layer of a task head
+    decoder_bias: bool = setting(True, "")  # of the layer that predicts tokens
+    classifier_pooling: str = setting("cls", "", choices=("cls", "mean"))  # what a head reads of a text
+    initializer_cutoff_factor: float | None = setting(None, "", above=0)  # of fresh weights; None: no cut
     feed_forward_dropout: float = fraction(0.0)  # before the second matrix of the feed-forward
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
     # What follows from the relative and the fields above (Family.decided).
@@ -92,6 +95,8 @@ class Config:
     text_head: str = field(init=False)  # first layer of a text head: the pooler, or a linear layer with this activation
     dropout_before_text_head: bool = field(init=False)  # dropout before that layer too, not only after it
     choice_head: str = field(init=False)  # text_head of multiple choice; "": as text_head
+    token_head: str = field(init=False)  # first layer of a head that reads each token; "": it has none
+    norm_in_heads: bool = field(init=False)  # LayerNorm after the first layer of a text or token head
     classifier_dropout_on_choices: bool = field(init=False)  # False: multiple choice uses hidden_dropout_prob
     classifier_dropout_on_tokens: bool = field(init=False)  # False: token classification uses hidden_dropout_prob
 
@@ -115,6 +120,9 @@ class Config:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
         if self.rotary_thetas and self.hidden_size // H % 2:
             raise ValueError(f"a head is {self.hidden_size // H} wide; rotary positions need an even width")
+        for name in ("prediction_act", "text_head", "token_head"):
+            if getattr(self, name) not in ("", "pooler", *ACTIVATIONS):
+                raise ValueError(f"{name} is {brief(getattr(self, name))}; choose from {', '.join(ACTIVATIONS)}")
         layers = len(set(self.shared_layers))
         for name in ("windows", "rotary_thetas"):
             if len(values := getattr(self, name)) not in (0, layers):

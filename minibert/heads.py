@@ -15,7 +15,7 @@ from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
-from minibert.model import EncoderOutput
+from minibert.model import EncoderOutput, layer_norm
 from minibert.pretraining_heads import (
     Head,
     MaskedLM,
@@ -57,31 +57,49 @@ class QuestionAnsweringOutput(Fields):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class TextClassifier(Head):
+class Classifying(Head):
+    """A head that may have a first layer of its own, LayerNorm(activation(x V)), before its scores.
+
+    BERT's heads have none; ModernBERT's all have it, with GELU and LayerNorm, as before its masked tokens.
+    """
+
+    def build(self, config: Config) -> None:
+        """Create the first layer, unless there is none or it is the pooler."""
+        D, first = config.hidden_size, self.first_layer(config)
+        own = first not in ("", "pooler")
+        self.pre_classifier = nn.Linear(D, D, config.head_bias) if own else None
+        self.activation = ACTIVATION[first if own else "linear"]
+        self.pre_norm = layer_norm(config, D) if own and config.norm_in_heads else None
+
+    def through_first_layer(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D); without a first layer x itself."""
+        x = x if self.pre_classifier is None else self.activation(self.pre_classifier(x))
+        return x if self.pre_norm is None else self.pre_norm(x)
+
+
+class TextClassifier(Classifying):
     """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
 
     In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have its own first layer instead,
     `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; for text classification, the
-    latter two also apply dropout before it.
+    latter two also apply dropout before it. ModernBERT's may read the mean of all tokens in place of [CLS].
     """
 
     reads = ("first",)
 
     def build(self, config: Config) -> None:
         """Create the first layer, unless that is the pooler, and the layer of scores."""
-        D, first = config.hidden_size, self.first_layer(config)
-        self.pre_classifier = None if first == "pooler" else nn.Linear(D, D)
-        self.activation = ACTIVATION.get(first)
+        super().build(config)
+        self.reads = ("mean",) if config.classifier_pooling == "mean" else ("first",)
         self.dropout_before = self.has_labels and config.dropout_before_text_head
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(D, config.num_labels if self.has_labels else 1)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels if self.has_labels else 1)
 
     def score(self, encoded: EncoderOutput) -> Tensor:
         """One row of scores for each text, (B, outputs)."""
-        c = encoded.pooler_output
-        if self.pre_classifier is not None and self.activation is not None:
-            first = encoded.last_hidden_state[:, 0]  # (B,S,D) -> (B,D)
-            c = self.activation(self.pre_classifier(self.dropout(first) if self.dropout_before else first))
+        c: Any = encoded.pooler_output  # the pooler's, or the mean
+        c = encoded.last_hidden_state[:, 0] if c is None else c  # (B,S,D) -> (B,D)
+        c = self.through_first_layer(self.dropout(c) if self.dropout_before else c)
         return self.classifier(self.dropout(c))  # type: ignore[no-any-return]  # a Tensor
 
 
@@ -134,7 +152,7 @@ class MultipleChoice(TextClassifier):
         return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
 
-class TokenClassification(Head):
+class TokenClassification(Classifying):
     """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
 
     labels: (B, S), -100 at tokens without a label, such as [CLS] and the later pieces of a word. Mirrors
@@ -145,6 +163,7 @@ class TokenClassification(Head):
 
     def build(self, config: Config) -> None:
         """Create the layer with a score for each label."""
+        super().build(config)
         self.dropout = nn.Dropout(
             classifier_dropout(config) if config.classifier_dropout_on_tokens else config.hidden_dropout_prob
         )
@@ -152,16 +171,16 @@ class TokenClassification(Head):
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, K)."""
-        logits = self.classifier(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,K)
+        logits = self.classifier(self.dropout(self.through_first_layer(encoded.last_hidden_state)))  # (B,S,D) -> (B,S,K)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
-class QuestionAnswering(Head):
+class QuestionAnswering(Classifying):
     """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j); its end likewise, with e for s (sections 4.2, 4.3).
 
     The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
     (B), both or neither; the loss is the mean of the two cross entropies, whose softmax includes padding. A position
-    past the row does not count. Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its
+    past the row does not count. Only DistilBERT and ModernBERT have dropout here. Mirrors BertForQuestionAnswering and those of its
     relatives.
     """
 
@@ -169,6 +188,7 @@ class QuestionAnswering(Head):
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores for each token."""
+        super().build(config)
         self.dropout = nn.Dropout(config.qa_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
@@ -176,7 +196,7 @@ class QuestionAnswering(Head):
         self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
         """Start and end logits, (B, S) each."""
-        logits = self.qa_outputs(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,2)
+        logits = self.qa_outputs(self.dropout(self.through_first_layer(encoded.last_hidden_state)))  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
         loss = None
         if start_positions is not None and end_positions is not None:

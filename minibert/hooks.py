@@ -61,6 +61,7 @@ STAGES = (
     ("next sentence", "next_sentence", OUT),
     ("sentence order", "sentence_order", OUT),
     ("pre-classifier", "pre_classifier", OUT),
+    ("pre-norm", "pre_norm", OUT),
     ("classifier input", "classifier", IN),
     ("classifier", "classifier", OUT),
     ("span input", "qa_outputs", IN),

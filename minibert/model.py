@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Attend, Fields, Layout, Padded, as_inputs, output
+from minibert.kernels.matmul import joined
 from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
@@ -145,6 +146,22 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     return (exact * angles.cos() + half * angles.sin()).to(x.dtype)
 
 
+class Products(nn.Module):
+    """Linear layers with the same input, one product each."""
+
+    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """(B,S,D) -> (B,S,out) for each layer."""
+        return tuple(layer(x) for layer in layers)
+
+
+class OneProduct(Products):
+    """The same as one product, as in ModernBERT: the gradient of x is rounded once, not once for each layer."""
+
+    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """(B,S,D) -> (B,S,out) for each layer; all are equally wide."""
+        return F.linear(x, *joined(layers)).chunk(len(layers), dim=-1)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention: H heads of width W in parallel, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
 
@@ -160,6 +177,7 @@ class SelfAttention(nn.Module):
         self.key = nn.Linear(D, D, bias)
         self.value = nn.Linear(D, D, bias)
         self.output = nn.Linear(D, D, bias)
+        self.products = OneProduct() if config.family.fused else Products()
         self.theta = config.rotary_thetas[number] if config.rotary_thetas else None
         self.window = config.windows[number] if config.windows else None
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
@@ -170,7 +188,12 @@ class SelfAttention(nn.Module):
 
     def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries of the wanted tokens, and the keys and values of all, (B,S,D) each."""
-        return self.query(wanted), self.key(x), self.value(x)
+        if wanted is x:
+            query, key, value = self.products(x, self.query, self.key, self.value)
+        else:
+            query = self.query(wanted)
+            key, value = self.products(x, self.key, self.value)
+        return query, key, value
 
     def forward(
         self, x: Tensor, layout: Layout, attend: Attend, wanted: Tensor | None = None
@@ -192,7 +215,10 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate + BertOutput, and FFN."""
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate + BertOutput, and FFN.
+
+    With a gate, (activation(x W₁) * (x V)) W₂ (GeGLU: Shazeer 2020). Mirrors ModernBertMLP.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -200,16 +226,18 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(D, width, bias)
         self.gate = nn.Linear(D, width, bias) if config.gated else None
         self.contract = nn.Linear(width, D, bias)
+        self.products = OneProduct() if config.family.fused else Products()
         self.activation = ACTIVATION[config.hidden_act]
         self.dropout = nn.Dropout(config.feed_forward_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,S,F) -> (B,S,D)."""
-        y: Tensor = self.activation(self.expand(x))  # (B,S,D) -> (B,S,F)
-        if self.gate is not None:
-            y = y * self.gate(x)
-        y = self.contract(self.dropout(y))  # (B,S,F) -> (B,S,D)
-        return y
+        if self.gate is None:
+            y = self.activation(self.expand(x))  # (B,S,D) -> (B,S,F)
+        else:
+            y, gate = self.products(x, self.expand, self.gate)
+            y = self.activation(y) * gate
+        return self.contract(self.dropout(y))  # type: ignore[no-any-return]  # (B,S,F) -> (B,S,D)
 
 
 class Residual(nn.Module):
@@ -282,19 +310,29 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
 
 
-def initialise(model: nn.Module, config: Config) -> None:
+def initialise(model: nn.Module, config: Config, path: str = "") -> None:
     """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, LayerNorm 1 and 0, [PAD] 0.
 
     Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
+    With a cutoff, as in ModernBERT, no number is further from 0 than so many deviations, and the matrices that end a
+    residual branch or a head are smaller. path: of the model within the whole, for their names.
     """
-    for module in model.modules():
-        for name, values in module.named_parameters(recurse=False):
-            if name == "bias":
+    for name, module in model.named_modules(prefix=path):
+        for kind, values in module.named_parameters(recurse=False):
+            if kind == "bias":
                 nn.init.zeros_(values)
             elif isinstance(module, nn.LayerNorm):
                 nn.init.ones_(values)
-            else:
+            elif config.initializer_cutoff_factor is None:
                 nn.init.normal_(values, std=config.initializer_range)
+            else:
+                std, last = config.initializer_range, name.rpartition(".")[2]
+                if last in ("output", "contract", "transform", "pre_classifier", "decoder"):
+                    std /= (2 * config.num_hidden_layers) ** 0.5
+                elif last in ("classifier", "qa_outputs"):
+                    std = config.hidden_size**-0.5
+                most = config.initializer_cutoff_factor * std
+                nn.init.trunc_normal_(values, std=std, a=-most, b=most)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
 

@@ -10,6 +10,7 @@ losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besi
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,9 +60,9 @@ class Head(nn.Module):
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels counts the outputs of this head
-    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, or "all", padding
-    # included. Training computes the last layer only for these.
-    reads: ClassVar[tuple[str, ...]]
+    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, the "mean" of these,
+    # or "all", padding included. Training computes the last layer only for these.
+    reads: tuple[str, ...]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
     # What `predict` reads texts with; None: the files of the checkpoint that the model was loaded from, its `source`.
@@ -83,9 +84,9 @@ class Head(nn.Module):
         self.head_is_trained = False
         self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
         self.build(config)
-        for module in self.children():
+        for name, module in self.named_children():
             if module is not self.encoder:  # which is initialised already
-                initialise(module, config)
+                initialise(module, config, name)
 
     def forward(
         self,
@@ -103,17 +104,19 @@ class Head(nn.Module):
 
         return_dict: False returns the fields of the output that are not None as a tuple, the loss first.
         """
-        found = self.read(
-            self.encoder(
-                input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                task_type_ids=task_type_ids,
-                output_hidden_states=output_hidden_states,
-                output_attentions=output_attentions,
-            ),
-            **labels,
+        encoded = self.encoder(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            task_type_ids=task_type_ids,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
         )
+        if "mean" in self.reads:
+            real = attended(self.config, input_ids, attention_mask).long()  # (B,S)
+            mean = (encoded.last_hidden_state * real.unsqueeze(-1)).sum(dim=1) / real.sum(dim=1, keepdim=True)
+            encoded = replace(encoded, pooler_output=mean)  # (B,S,D) -> (B,D)
+        found = self.read(encoded, **labels)
         return found.to_tuple() if return_dict is False else found
 
     def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
@@ -131,8 +134,13 @@ class Head(nn.Module):
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
-        """Of a head that reads the first token: "pooler", or the activation of its own first layer. Else ""."""
-        own = {"sequence-classification": config.text_head, "multiple-choice": config.choice_head or config.text_head}
+        """Return the first layer of the head: "pooler", or the activation of its own; "" if it has none."""
+        own = {
+            "sequence-classification": config.text_head,
+            "multiple-choice": config.choice_head or config.text_head,
+            "token-classification": config.token_head,
+            "question-answering": config.token_head,
+        }
         return own.get(cls.name, "pooler" if "first" in cls.reads else "")
 
     @property
@@ -153,7 +161,7 @@ class Decoder(nn.Module):
         super().__init__()
         V, D = config.vocab_size, config.embedding_size
         self.weight = None if config.tie_word_embeddings else nn.Parameter(torch.empty(V, D))
-        self.bias = nn.Parameter(torch.empty(V))
+        self.bias = nn.Parameter(torch.empty(V)) if config.decoder_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """Score every token of the vocabulary; `embedding`, (V, D), is the token embedding."""

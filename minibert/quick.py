@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from minibert.kernels.matmul import joined
 from minibert.kernels.training import dropout, drops, product
-from minibert.model import SelfAttention
+from minibert.model import OneProduct, Products
 from minibert.pretraining_heads import Decoder
 
 
@@ -27,17 +27,12 @@ class QuickDecoder(Decoder):
         return product(x, embedding if self.weight is None else self.weight, self.bias)
 
 
-class QuickAttention(SelfAttention):
-    """Multi-head attention whose queries, keys and values are one product, or two in the last layer."""
+class QuickProducts(Products):
+    """Linear layers with the same input as one product."""
 
-    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries of the wanted tokens, (T,D) or (N,D), and the keys and values of all, (T,D) each."""
-        if wanted is x:
-            query, key, value = product(x, *joined([self.query, self.key, self.value])).chunk(3, dim=-1)
-        else:
-            query = self.query(wanted)
-            key, value = product(x, *joined([self.key, self.value])).chunk(2, dim=-1)
-        return query, key, value
+    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """(T,D) -> (T,out) for each layer; all are equally wide."""
+        return product(x, *joined(layers)).chunk(len(layers), dim=-1)
 
 
 class QuickDropout(nn.Dropout):
@@ -52,5 +47,6 @@ QUICK: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: QuickLinear,
     nn.Dropout: QuickDropout,
     Decoder: QuickDecoder,
-    SelfAttention: QuickAttention,
+    Products: QuickProducts,
+    OneProduct: QuickProducts,
 }

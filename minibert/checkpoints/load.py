@@ -177,7 +177,7 @@ def fill(
     check_complete(report, config, head, new_head)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
-        initialise(model.get_submodule(module), config)
+        initialise(model.get_submodule(module), config, module)
     state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
     for stored, parts in wanted:
         whole = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model
@@ -321,9 +321,13 @@ def why_left_out(family: Family, name: str) -> str:
 def has_head(name: str | Path, head: str) -> bool:
     """Whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
     folder = hub.locate(name).folder
-    family = Config.from_file(folder / "config.json").family
+    config = Config.from_file(folder / "config.json")
+    family = config.family
     held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
-    return head in family.heads and held.issuperset(family.heads[head].values())
+    needed = dict(family.heads.get(head, {}))
+    if config.tie_word_embeddings and not config.decoder_bias:
+        needed.pop("decoder", None)  # which has no tensor of its own
+    return head in family.heads and held.issuperset(needed.values())
 
 
 def head_of(name: str | Path) -> str | None:

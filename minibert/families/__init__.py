@@ -8,16 +8,17 @@ In reading order:
     roberta     trained longer; positions that skip padding; XLM-R for a hundred languages, CamemBERT for French
     albert      narrow embeddings, and one layer used twelve times
     electra     learns which tokens were replaced
+    modernbert  BERT six years later: rotary positions, local attention, norm first, gates, no biases
 """
 
-from minibert.families import albert, bert, distilbert, electra, roberta
+from minibert.families import albert, bert, distilbert, electra, modernbert, roberta
 from minibert.families.base import Family
 from minibert.utils.printing import brief
 
 # Every Family that these modules define, by model_type of config.json: a relative is added in one file.
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (bert, distilbert, roberta, albert, electra)
+    for module in (bert, distilbert, roberta, albert, electra, modernbert)
     for family in vars(module).values()
     if isinstance(family, Family)
 }

@@ -39,6 +39,9 @@ BEHAVIOUR: Mapping[str, Any] = {
     "feed_forward_bias": True,
     "norm_bias": True,
     "head_bias": True,
+    "decoder_bias": True,
+    "classifier_pooling": "cls",
+    "initializer_cutoff_factor": None,
     "feed_forward_dropout": 0.0,
     "attention_residual_dropout": lambda config: config.hidden_dropout_prob,
     "feed_forward_residual_dropout": lambda config: config.hidden_dropout_prob,
@@ -50,6 +53,8 @@ BEHAVIOUR: Mapping[str, Any] = {
     "text_head": "pooler",
     "dropout_before_text_head": False,
     "choice_head": "",
+    "token_head": "",
+    "norm_in_heads": False,
     "classifier_dropout_on_choices": True,
     "classifier_dropout_on_tokens": True,
 }

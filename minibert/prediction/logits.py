@@ -20,7 +20,7 @@ from minibert.inputs import IGNORED, inference, unchecked
 from minibert.kernels.packing import batches
 from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch, collate
-from minibert.prediction.packed import PackedBatch, encode, first_tokens, packed_output, pooled
+from minibert.prediction.packed import PackedBatch, encode, first_tokens, mean_of_texts, packed_output, pooled
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.utils.device import autocast, batch_tokens_on, move
 from minibert.utils.printing import progress_bar
@@ -80,12 +80,15 @@ def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
 
 
 def states_of(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, list[int]]:
-    """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
+    """What the task head reads: of first tokens or means (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
     first = "first" in model.reads
     packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
     states = encode(model.encoder, move(packed, model.device))
     if first:
         return EncoderOutput(states[:, None], pooled(model, states[:, None])), []
+    if "mean" in model.reads:
+        mean = mean_of_texts(states, batch)  # (T,D) -> (B,D)
+        return EncoderOutput(mean[:, None], mean), []
     return EncoderOutput(states[None]), batch.attention_mask.sum(dim=1).tolist()
 
 
@@ -135,6 +138,6 @@ def can_be_kept(model: Head, encoded: Encoded) -> bool:
 
     The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
     """
-    first = model.reads == ("first",)
+    first = model.reads in (("first",), ("mean",))
     rows = 2 * len(encoded.examples) if first else sum(len(one.ids) for one in encoded.examples)
     return (first or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES

@@ -207,12 +207,21 @@ def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict
     states = encode(encoder, packed)
     if "all" in model.reads:
         return EncoderOutput(states.view(*first.shape, -1)), labels  # (B,S,D)
+    if "mean" in model.reads:
+        return EncoderOutput(states[None], mean_of_texts(states, batch)), labels
     if "first" not in model.reads:
         return EncoderOutput(states[None]), labels  # (1,N,D)
     if not places:
         return EncoderOutput(states[:, None], pooled(model, states[:, None])), labels  # (B,1,D)
     states, firsts = (states.index_select(0, place) for place in places)
     return EncoderOutput(states[None], pooled(model, firsts[:, None])), labels
+
+
+def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
+    """(T,D) -> (B,D), the mean of the states of each text of the batch, which is on the CPU."""
+    lengths = batch.attention_mask.sum(dim=1)  # (B)
+    rows, lengths = move((torch.arange(len(lengths)).repeat_interleave(lengths), lengths), states.device)
+    return states.new_zeros(len(lengths), states.shape[1]).index_add(0, rows, states) / lengths[:, None]
 
 
 def first_tokens(batch: ExampleBatch) -> Tensor:

@@ -28,7 +28,8 @@ from minibert.kernels.attention import by_heads, grouped_attention
 from minibert.kernels.int8 import STRIDE, Quantization, error_of, quantizations
 from minibert.kernels.matmul import Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
-from minibert.model import Encoder
+from minibert.kernels.parts import with_parts
+from minibert.model import Encoder, OneProduct, Products
 from minibert.storage.tensor_files import write_tensors
 
 VERSION = 3  # of the measurement: files of another version are not found
@@ -85,6 +86,7 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
         products[key] = min(measured, key=lambda one: one.error)
 
     exact = copy.deepcopy(encoder, {id(w): w for w in encoder.parameters() if w.dtype == x.dtype}).to(x).eval()
+    exact = with_parts(exact, {OneProduct: Products})  # so that each linear layer is called
     for number, layer in enumerate(exact.layers):
         for name, layers in products_of(layer).items():
             layers[0].register_forward_pre_hook(

@@ -124,6 +124,7 @@ def fast_layer(source: Any, kernels: Kernels) -> Any:
     parts: dict[type[nn.Module], type[nn.Module]] = {
         model.SelfAttention: JoinedAttention,
         model.Residual: ResidualInPlace,
+        model.OneProduct: model.Products,  # each has its own activation
     }
     layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
     layer.attention.join(source.attention, kernels)
