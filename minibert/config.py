@@ -98,6 +98,7 @@ class Config:
     token_head: str = field(init=False)  # first layer of a head that reads each token; "": it has none
     norm_in_heads: bool = field(init=False)  # LayerNorm after the first layer of a text or token head
     classifier_dropout_on_choices: bool = field(init=False)  # False: multiple choice uses hidden_dropout_prob
+    classifier_dropout_on_answers: bool = field(init=False)  # False: question answering uses qa_dropout
     classifier_dropout_on_tokens: bool = field(init=False)  # False: token classification uses hidden_dropout_prob
 
     def __post_init__(self) -> None:

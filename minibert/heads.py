@@ -171,7 +171,9 @@ class TokenClassification(Classifying):
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, K)."""
-        logits = self.classifier(self.dropout(self.through_first_layer(encoded.last_hidden_state)))  # (B,S,D) -> (B,S,K)
+        logits = self.classifier(
+            self.dropout(self.through_first_layer(encoded.last_hidden_state))
+        )  # (B,S,D) -> (B,S,K)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
@@ -180,8 +182,8 @@ class QuestionAnswering(Classifying):
 
     The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
     (B), both or neither; the loss is the mean of the two cross entropies, whose softmax includes padding. A position
-    past the row does not count. Only DistilBERT and ModernBERT have dropout here. Mirrors BertForQuestionAnswering and those of its
-    relatives.
+    past the row does not count. Only DistilBERT and ModernBERT have dropout here. Mirrors BertForQuestionAnswering and
+    those of its relatives.
     """
 
     name, upstream, reads = "question-answering", "ForQuestionAnswering", ("all",)
@@ -189,14 +191,18 @@ class QuestionAnswering(Classifying):
     def build(self, config: Config) -> None:
         """Create the layer with two scores for each token."""
         super().build(config)
-        self.dropout = nn.Dropout(config.qa_dropout)
+        self.dropout = nn.Dropout(
+            classifier_dropout(config) if config.classifier_dropout_on_answers else config.qa_dropout
+        )
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
     def read(
         self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
         """Start and end logits, (B, S) each."""
-        logits = self.qa_outputs(self.dropout(self.through_first_layer(encoded.last_hidden_state)))  # (B,S,D) -> (B,S,2)
+        logits = self.qa_outputs(
+            self.dropout(self.through_first_layer(encoded.last_hidden_state))
+        )  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
         loss = None
         if start_positions is not None and end_positions is not None:

@@ -81,6 +81,13 @@ class Place(NamedTuple):
         return self.stage if self.layer is None else f"layer {self.layer} {self.stage}"
 
 
+class Part(NamedTuple):
+    """One of several equal parts of a module's output: queries, keys and values from one product."""
+
+    number: int
+    parts: int
+
+
 Tensors = dict[Place, Tensor]
 
 
@@ -119,10 +126,10 @@ def config_of(model: nn.Module) -> Config:
     return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
 
 
-def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
+def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
     """Every stage of this model in the order of computation, with the module and what is read there.
 
-    Layers that share their weights are one module at many places.
+    Layers that share their weights are one module at many places; so are linear layers that are one product.
     """
     config, family = config_of(model), upstream_family(model)
     named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
@@ -135,14 +142,25 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
     ]
     for (stage, path, what), layer in rows:
         number = 0 if layer is None else config.shared_layers[layer]
-        names = [path.format(number)]
-        if family is not None:
+        names, part = [path.format(number)], part_of(config.family, path)
+        if part is not None and family is None:
+            names = [f"{path.format(number).rpartition('.')[0]}.products"]
+        elif family is not None:
             official = [family.outputs[path]] if path in family.outputs else []  # where upstream computes the output
             with suppress(LookupError):  # the relative has no such module
                 official.append(family.official(path, head_of(model, family)))
             names = [family.numbered(name, number, config.layers_in_group) for name in official]
         if found := [modules[name] for name in names if name and name in modules]:
-            yield Place(stage, layer), found[0], what
+            yield Place(stage, layer), found[0], part or what
+
+
+def part_of(family: Family, path: str) -> Part | None:
+    """Return which part of its module's output a stage is; None: the whole."""
+    official = family.modules.get(path)
+    if official not in family.fused:
+        return None
+    together = [ours for ours, name in family.modules.items() if name == official]
+    return Part(together.index(path), len(together))
 
 
 class WatchAttention(TorchFunctionMode):
@@ -179,17 +197,24 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
     watch, found = WatchAttention(kept), list(places(model))
     thread = threading.get_ident()
 
-    def on_call(calls: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
+    def on_call(
+        calls: Iterator[Place], what: str | Part, _: nn.Module, given: tuple[Any, ...], returned: Any = None
+    ) -> None:
         if threading.get_ident() != thread:
             return  # a forward pass of another thread that uses the model
         place = next(calls)
         if what == SCORES:
             watch.layer, watch.awaits_product = place.layer, False
+        elif isinstance(what, Part):
+            parts = returned if isinstance(returned, tuple) else returned.chunk(what.parts, dim=-1)
+            kept[place] = parts[what.number].detach()
         else:
             value = given[0] if what == IN else returned
             kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
-    called_for: dict[tuple[nn.Module, str, str], list[Place]] = defaultdict(list)  # a shared layer is called repeatedly
+    called_for: dict[tuple[nn.Module, str | Part, str], list[Place]] = defaultdict(
+        list
+    )  # a shared layer is called repeatedly
     for place, module, what in found:
         if what not in (PROBS, CONTEXT):
             called_for[module, what, place.stage].append(place)

@@ -111,6 +111,11 @@ class Padded:
         """Return all of x."""
         return x
 
+    def bias(self, dtype: torch.dtype) -> Tensor:
+        """Return what is added to the scores, as wide as the mask: 0, or the lowest number where it is False."""
+        zeros = torch.zeros_like(self.keep, dtype=dtype)
+        return zeros.masked_fill(~self.keep, torch.finfo(dtype).min)
+
 
 def as_inputs(
     config: Config,

@@ -110,11 +110,11 @@ def eager_attention(
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
     A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
-    turns the scores of a query into weights of the values. The score of padding becomes the dtype's lowest number:
-    softmax makes it 0 and, unlike -inf, keeps an all-padding row finite.
+    turns the scores of a query into weights of the values. The dtype's lowest number is added to the score of padding:
+    softmax makes it 0 and, unlike -inf, keeps the row of a query without any key finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
-    scores = scores.masked_fill(~layout.keep, torch.finfo(scores.dtype).min)
+    scores = scores + layout.bias(scores.dtype)
     probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
@@ -126,7 +126,7 @@ def sdpa_attention(
     """Compute the same by torch's fused kernel, which does not store the scores and so cannot return probs."""
     p = dropout.p if dropout.training else 0.0
     with without_cudnn():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=layout.keep, dropout_p=p), None
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=layout.bias(query.dtype), dropout_p=p), None
 
 
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=

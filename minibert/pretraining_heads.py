@@ -60,8 +60,8 @@ class Head(nn.Module):
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels counts the outputs of this head
-    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, the "mean" of these,
-    # or "all", padding included. Training computes the last layer only for these.
+    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, their "mean", or
+    # "all", padding included. Training computes the last layer only for these.
     reads: tuple[str, ...]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head

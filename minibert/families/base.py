@@ -57,6 +57,7 @@ BEHAVIOUR: Mapping[str, Any] = {
     "norm_in_heads": False,
     "classifier_dropout_on_choices": True,
     "classifier_dropout_on_tokens": True,
+    "classifier_dropout_on_answers": False,
 }
 
 

@@ -160,7 +160,7 @@ MODERNBERT = WithLayerTypes(
         "text_head": activation,
         "token_head": activation,
         "norm_in_heads": True,
-        "qa_dropout": lambda config: config.classifier_dropout,
+        "classifier_dropout_on_answers": True,
     },
     second_names={"decoder.weight": "embeddings.tok_embeddings.weight"},
     decoder_bias=("decoder.bias", "decoder.bias"),

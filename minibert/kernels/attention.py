@@ -14,7 +14,7 @@ On a CPU attention is computed in float32: oneDNN, which multiplies bfloat16, co
 megabyte for each number of texts and tokens, and no two groups have the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -60,7 +60,7 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
 def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window: int) -> Tensor:
     """Attention to the tokens at most window // 2 away, group after group: (T,H,W) or (B + extra,H,W) -> the same.
 
-    A block of queries is as long as the window, and only the keys that it reaches are multiplied.
+    A block of queries is multiplied only with the keys that it reaches.
     """
     half, contexts, first = window // 2, [], packed.first - packed.bounds[:-1]  # (B): the column of the first tokens
     rows = zip(packed.groups, packed.by_group(first), *(packed.by_group(x) for x in (query, key, value)), strict=True)
@@ -70,13 +70,20 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, w
             near = (firsts - columns).abs() <= half  # (B,1) - (S) -> (B,S)
             contexts.append(fused(q, k, v, near[:, None, None]).flatten(0, 1))
             continue
-        size, blocks = max(window, 1), []
-        for begin in range(0, S, size):
-            low, high = max(0, begin - half), begin + size + half
-            near = (columns[begin : begin + size, None] - columns[low:high]).abs() <= half
-            blocks.append(fused(q[:, begin : begin + size], k[:, low:high], v[:, low:high], near))
-        contexts.append(torch.cat(blocks, dim=1).flatten(0, 1))
+        parts = [fused(q[:, at], k[:, reached], v[:, reached], near) for at, reached, near in blocks(columns, window)]
+        contexts.append(torch.cat(parts, dim=1).flatten(0, 1))
     return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
+
+
+def blocks(columns: Tensor, window: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield blocks of queries as long as the window, the keys that each reaches, and which query sees which of them.
+
+    columns: 0, 1, ..., S - 1, on the device of the mask, (queries,keys). Memory grows with S times the window.
+    """
+    half, size, S = window // 2, max(window, 1), len(columns)
+    for begin in range(0, S, size):
+        at, reached = slice(begin, begin + size), slice(max(0, begin - half), begin + size + half)
+        yield at, reached, (columns[at, None] - columns[reached]).abs() <= half
 
 
 def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -122,11 +122,12 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
-    """dropout(softmax(Q Kᵀ / √W)) V, (B,H,S,W); mask: True for a key that is a token, (B,1,1,S) or the like.
+    """Return dropout(softmax(Q Kᵀ / √W)) V, (B,H,S,W).
 
+    mask: True for a key that is seen, or what is added to the scores, (B,1,1,S) or the like.
     Written out: torch has no fused kernel with dropout for the CPU, and spends time on rows without any key.
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)  # (B,H,S,W) -> (B,H,S,S)
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     return dropout(torch.softmax(scores, dim=-1), p) @ value  # (B,H,S,S) -> (B,H,S,W)

@@ -22,6 +22,7 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
+from minibert.families.modernbert import BIASES, GLOBAL, LOCAL, MODERNBERT
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Inputs
@@ -73,6 +74,10 @@ def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Siz
     if "embeddings.task" in family.modules:
         values["use_task_id"] = True
     values |= {name: 0.4 for name in ("qa_dropout", "choice_dropout") if name in family.keys}
+    if family.defaults.get("pad_token_id", 0) >= values["vocab_size"]:
+        values["pad_token_id"] = 3
+    if family.name == MODERNBERT.name:
+        values |= {"local_attention": 4, "feed_forward_dropout": 0.15}
     values |= changes
     tokens: int = values["max_position_embeddings"]
     before = {"model_type": family.name, "pad_token_id": values.get("pad_token_id")}
@@ -101,6 +106,10 @@ TINY = (
     tiny("tables as wide as the layers", ELECTRA, embedding_size=24, seed=16),
     tiny("three tasks", ERNIE, seed=17),
     tiny("no tasks", ERNIE, use_task_id=False, seed=18),
+    tiny("four layers, window 4", MODERNBERT, num_hidden_layers=4, seed=19),
+    tiny("means, one label, window 3", MODERNBERT, classifier_pooling="mean", num_labels=1, local_attention=3, seed=20),
+    tiny("all biases", MODERNBERT, **dict.fromkeys(BIASES, True), decoder_bias=False, seed=21),
+    tiny("the first layer is local", MODERNBERT, num_hidden_layers=3, layer_types=[LOCAL, GLOBAL, LOCAL], seed=22),
 )
 BASE = (
     Size("DistilBERT-base, random", DISTILBERT, {"num_labels": 3}, 16, full=True),

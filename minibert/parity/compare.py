@@ -215,17 +215,34 @@ def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
 
 
 def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Parameter, nn.Parameter | None]]:
-    """Our parameters with those of the other side, by the tables of families/; None where it has no such parameter."""
+    """Our parameters with those of the other side, by the tables of families/; None where it has no such parameter.
+
+    Of a parameter that holds several of ours, each is paired with its rows, which share memory with it.
+    """
     family = upstream_family(theirs)
     others = dict(theirs.named_parameters(remove_duplicate=False))
     pairs = []
+    rows = dict[str, int]()  # of the other side's parameters, by name: so many belong to those of ours before
     for name, parameter in ours.named_parameters():
         candidates = [name]
         if family is not None:
             where = (family, name, head_of(theirs, family), config_of(ours).layers_in_group)
             candidates = [name_in_file(*where), full_name(*where)]
-        pairs.append((name, parameter, next((others[c] for c in candidates if c in others), None)))
+        found = next((c for c in candidates if c in others), None)
+        other = None if found is None else others[found]
+        if found is not None and other is not None and len(other) > len(parameter):
+            first = rows.get(found, 0)
+            rows[found] = first + len(parameter)
+            other = rows_of(other, first, rows[found])
+        pairs.append((name, parameter, other))
     return pairs
+
+
+def rows_of(whole: nn.Parameter, first: int, after: int) -> nn.Parameter:
+    """Return some rows of a parameter, with their gradient, in the memory of the whole."""
+    part = nn.Parameter(whole.detach()[first:after])
+    part.grad = None if whole.grad is None else whole.grad[first:after]
+    return part
 
 
 def compare_parameters(
@@ -238,10 +255,18 @@ def compare_parameters(
     scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
     rows = compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale)
     # Upstream's BERT keeps a bias that nothing reads where the decoder is not tied: it gets no gradient.
-    extra = sum(p.grad is not None for p in theirs.parameters()) - sum(1 for _ in ours.parameters())
+    extra = sum(p.grad is not None for p in theirs.parameters()) - count_in_file(ours)
     if extra:
         rows.append(broken(rung, Place("parameters"), (), f"upstream has {extra:+d} parameters of its own"))
     return rows
+
+
+def count_in_file(model: nn.Module) -> int:
+    """Return the number of parameters as files have them: those that are one matrix there count once."""
+    head = getattr(model, "name", "")
+    config = config_of(model)
+    names = (name for name, _ in model.named_parameters())
+    return len({name_in_file(config.family, name, head, config.layers_in_group) for name in names})
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor]) -> list[Comparison]:

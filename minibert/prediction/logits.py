@@ -80,7 +80,7 @@ def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
 
 
 def states_of(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, list[int]]:
-    """What the task head reads: of first tokens or means (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
+    """What the task head reads: (B,1,D) and (B,D) of first tokens or means; (1,T,D) of all, and the rows' lengths."""
     first = "first" in model.reads
     packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
     states = encode(model.encoder, move(packed, model.device))

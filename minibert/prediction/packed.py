@@ -28,6 +28,7 @@ from torch.func import functional_call
 
 from minibert.heads import Head
 from minibert.inputs import IGNORED
+from minibert.kernels.attention import blocks
 from minibert.kernels.training import fused_attention
 from minibert.model import Embeddings, Encoder, EncoderOutput
 from minibert.prediction.collate import ExampleBatch
@@ -112,6 +113,7 @@ class PackedBatch:
     read: Tensor | None  # (N): which of the T tokens are read; None: all
     read_groups: list[Group]  # of these tokens
     order: Tensor  # which of the tokens that are read is the first of the batch, the second, ...
+    keeps_padding: bool = False  # padding is among the tokens, which attend to no padding
     is_last: bool = False  # whether this is the layout of the last layer
     window: int | None = None  # of this layer: a token attends to those at most half of it away; None: to all
 
@@ -154,7 +156,8 @@ class PackedBatch:
         tokens: dict[str, Any] = {name: x.flatten().index_select(0, index) for name, x in values.items()}
         tokens = {name: padded(x) if on_cpu else x for name, x in tokens.items()}
         if wanted is None:
-            return cls(**tokens, groups=groups, read=None, read_groups=groups, order=index.argsort())
+            made: dict[str, Any] = {"groups": groups, "read_groups": groups, "keeps_padding": keep_padding}
+            return cls(**tokens, **made, read=None, order=index.argsort())
         chosen = wanted.flatten().index_select(0, index)  # (T)
         rows = torch.arange(B).repeat_interleave(lengths)  # (T): the row of each token, the longest rows first
         counts = torch.zeros(B, dtype=torch.int64).index_add(0, rows, chosen.long())
@@ -221,7 +224,8 @@ def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
     """(T,D) -> (B,D), the mean of the states of each text of the batch, which is on the CPU."""
     lengths = batch.attention_mask.sum(dim=1)  # (B)
     rows, lengths = move((torch.arange(len(lengths)).repeat_interleave(lengths), lengths), states.device)
-    return states.new_zeros(len(lengths), states.shape[1]).index_add(0, rows, states) / lengths[:, None]
+    sums = states.new_zeros(len(lengths), states.shape[1]).index_add(0, rows, states)
+    return cast(Tensor, sums / lengths[:, None])
 
 
 def first_tokens(batch: ExampleBatch) -> Tensor:
@@ -264,30 +268,39 @@ def packed_attention(
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
     queries, keys, values = pad_groups(q, groups), pad_groups(k, packed.groups), pad_groups(v, packed.groups)
     contexts = []
-    masks = [group.mask for group in packed.groups] if packed.window is None else local_masks(packed, packed.window)
-    for group, mask, *heads in zip(groups, masks, queries, keys, values, strict=True):
+    for number, heads in enumerate(zip(queries, keys, values, strict=True)):
         q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
-        context = fused_attention(q, k, v, mask, p)
-        contexts.append(group.unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
+        context = group_attention(q, k, v, packed, number, p)
+        contexts.append(groups[number].unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
     found = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
     more = query.shape[1] - len(found)  # the rows of padding after the tokens
     return (F.pad(found, (0, 0, 0, 0, 0, more)) if more else found).transpose(0, 1), None
 
 
-def local_masks(packed: PackedBatch, window: int) -> list[Tensor | None]:
-    """Return the mask of each group, (rows,1,queries,keys): True for a key at most window // 2 from the query.
+def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, number: int, p: float) -> Tensor:
+    """Attention in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same."""
+    mask, window = packed.groups[number].mask, packed.window
+    if window is None:
+        return fused_attention(query, key, value, mask, p)
+    if packed.keeps_padding or query.shape[2] != key.shape[2] or packed.is_last:
+        return fused_attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
+    contexts = []
+    for at, reached, near in blocks(torch.arange(key.shape[2], device=key.device), window):
+        if mask is not None:  # a query that is padding sees every key: without any its gradient would not be a number
+            near = near & mask[..., reached] | ~mask[..., at].transpose(-1, -2)
+        contexts.append(fused_attention(query[:, :, at], key[:, :, reached], value[:, :, reached], near, p))
+    return torch.cat(contexts, dim=2)
 
-    A query that is padding sees every key: without any its gradient would not be a number.
-    """
-    groups = packed.read_groups if packed.is_last else packed.groups
+
+def local_mask(packed: PackedBatch, number: int, window: int) -> Tensor:
+    """Return what is added to the scores of a group, (rows,1,queries,keys): 0 for a key in the window of a query."""
     columns = packed.columns[:, None]  # (T,1), as many axes as one head has
-    of_queries, of_keys = pad_groups(packed.wanted(columns), groups), pad_groups(columns, packed.groups)
-    masks: list[Tensor | None] = []
-    for group, key_group, at, keys in zip(groups, packed.groups, of_queries, of_keys, strict=True):
-        mask = (at - keys.transpose(1, 2)).abs()[:, None] <= window // 2  # (rows,1,queries,keys)
-        mask = mask if key_group.mask is None else mask & key_group.mask
-        masks.append(mask if group.mask is None else mask | ~group.mask.transpose(-1, -2))
-    return masks
+    read_groups = packed.read_groups if packed.is_last else packed.groups
+    queries = pad_groups(packed.wanted(columns), read_groups)[number]  # (rows,queries,1)
+    near = (queries - pad_groups(columns, packed.groups)[number].transpose(1, 2)).abs()[:, None] <= window // 2
+    real = packed.groups[number].mask
+    seen = near if real is None else near & real
+    return torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
 
 
 def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:
