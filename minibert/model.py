@@ -124,6 +124,8 @@ def sdpa_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Dropout
 ) -> tuple[Tensor, None]:
     """Compute the same by torch's fused kernel, which does not store the scores and so cannot return probs."""
+    if layout.keep.shape[-2] > 1 and torch.is_grad_enabled():  # its gradient is wrong where a window has only padding
+        return eager_attention(query, key, value, layout, dropout)[0], None
     p = dropout.p if dropout.training else 0.0
     with without_cudnn():
         return F.scaled_dot_product_attention(query, key, value, attn_mask=layout.bias(query.dtype), dropout_p=p), None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.models import every_family, every_wrong_number, small_config
 
 from minibert.activations import ACTIVATION
-from minibert.checkpoints.load import full_name
+from minibert.checkpoints.load import names_in_file
 from minibert.config import ACTIVATIONS, Config
 from minibert.families.albert import ALBERT
 from minibert.families.base import BEHAVIOUR, MOST_LABELS, Family
@@ -180,6 +180,9 @@ CHANGES: dict[str, Any] = {
     "feed_forward_bias": False,
     "norm_bias": False,
     "head_bias": False,
+    "decoder_bias": False,
+    "classifier_pooling": "mean",
+    "initializer_cutoff_factor": 1.5,
     "feed_forward_dropout": 0.15,
     "extra": {"my own key": 1},
 }
@@ -191,9 +194,11 @@ DERIVED = [name for name, one in FIELDS.items() if not one.init]
 def test_replace_of_any_field_gives_the_config_that_its_file_gives(family: Family) -> None:
     assert CHANGES.keys() == {name for name, one in FIELDS.items() if one.init} - KEPT
     config = small_config(family)
-    for name, value in (CHANGES | {"use_task_id": not config.use_task_id}).items():
+    for name, value in (
+        CHANGES | {"use_task_id": not config.use_task_id, "extra": config.extra | CHANGES["extra"]}
+    ).items():
         if name in family.decides:
-            with pytest.raises(ValueError, match=rf"^{name} is {value}; "):
+            with pytest.raises(ValueError, match=rf"^{name} is {value!r}; "):
                 dataclasses.replace(config, **{name: value})
             continue
         changed = dataclasses.replace(config, **{name: value})
@@ -212,7 +217,9 @@ def test_a_replaced_config_makes_the_model_that_transformers_makes(family: Famil
         upstream(family, **config.to_dict())
     )
     ours = Encoder(config)
-    sizes = {full_name(family, name, "", config.layers_in_group): x.shape for name, x in ours.state_dict().items()}
+    sizes, state = {}, ours.state_dict()
+    for name, parts in names_in_file(ours).items():
+        sizes[name] = (sum(len(state[part]) for part in parts), *state[parts[0]].shape[1:])
     assert sizes == {name: x.shape for name, x in theirs.state_dict().items()}
 
 

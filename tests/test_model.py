@@ -117,7 +117,7 @@ def test_every_module_has_the_shapes_of_its_docstring() -> None:
         if type(module).__module__ == model.__name__ and module is not encoder:
             module.register_forward_hook(check)
     encoder(IDS)
-    assert seen == {"Embeddings", "Layer", "SelfAttention", "FeedForward", "Residual", "Pooler"}
+    assert seen == {"Embeddings", "Layer", "SelfAttention", "FeedForward", "Residual", "Pooler", "Products"}
 
 
 # what is returned
@@ -127,13 +127,14 @@ def test_every_module_has_the_shapes_of_its_docstring() -> None:
 def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pair: MakePair) -> None:
     encoder, batch = pair(family).ours, pair(family).task.batch
     out, stages = forward(encoder, batch, WANTED), record(encoder, batch)
-    first, second = stages[Place("layer", 0)], stages[Place("layer", 1)]
+    first, second = stages[Place("layer", 0)], stages.get(Place("final norm"), stages[Place("layer", 1)])
     assert_equal(out.hidden_states, (stages[Place("embeddings")], first, second))
     assert_equal(out.attentions, (stages[Place("probs", 0)], stages[Place("probs", 1)]))
     assert_equal([out.last_hidden_state, out.pooler_output], [second, stages.get(Place("pooler"))])
     assert family.has_pooler is (out.pooler_output is not None)
-    for padding in (x.permute(0, 3, 1, 2)[batch.attention_mask == 0] for x in out.attentions):
-        assert padding.abs().max() == 0
+    real = batch.attention_mask == 1
+    for attention in out.attentions:  # a real token attends to no padding
+        assert attention.permute(0, 2, 3, 1)[real[:, :, None] & ~real[:, None]].abs().max() == 0
 
 
 def test_sdpa_computes_requested_attentions_written_out(written: Any) -> None:

@@ -95,11 +95,15 @@ def checkpoint_text(figures: Figures) -> str:
     config, report = figures["config"], figures["report"]
     manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
     distinct, E = len(set(config["shared_layers"])), config["embedding_size"]
+    local = [window for window in config["windows"] if window is not None]
     special = {  # what a relative of BERT has changed
         f"tables {E} wide": config["hidden_size"] != E,
         f"{distinct} distinct layers for {config['num_hidden_layers']} steps": config["num_hidden_layers"] > distinct,
         f"positions from {config['first_position']}, of real tokens only": not config["padding_has_position"],
         f"{config['task_vocab_size']} tasks": config["task_vocab_size"],
+        f"rotary positions; {len(local)} of the layers see a window of {max(local, default=0)}": config[
+            "rotary_thetas"
+        ],
     }
     lines = [
         block("checkpoint", figures["name"]),

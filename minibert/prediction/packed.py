@@ -29,7 +29,7 @@ from torch.func import functional_call
 from minibert.heads import Head
 from minibert.inputs import IGNORED
 from minibert.kernels.attention import blocks
-from minibert.kernels.training import fused_attention
+from minibert.kernels.training import attention, fused_attention
 from minibert.model import Embeddings, Encoder, EncoderOutput
 from minibert.prediction.collate import ExampleBatch
 from minibert.utils.device import move
@@ -282,8 +282,8 @@ def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBat
     mask, window = packed.groups[number].mask, packed.window
     if window is None:
         return fused_attention(query, key, value, mask, p)
-    if packed.keeps_padding or query.shape[2] != key.shape[2] or packed.is_last:
-        return fused_attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
+    if packed.keeps_padding or (packed.is_last and packed.read is not None):
+        return attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
     contexts = []
     for at, reached, near in blocks(torch.arange(key.shape[2], device=key.device), window):
         if mask is not None:  # a query that is padding sees every key: without any its gradient would not be a number

@@ -22,6 +22,7 @@ from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
+from minibert.families.modernbert import BIASES, GLOBAL, LOCAL, MODERNBERT
 from minibert.hooks import STAGES, Place, record
 from minibert.parity import ladder
 from minibert.parity.checkpoints import TINY, Size, make, make_batch, mistake_upstream, open_upstream, task, tiny
@@ -89,6 +90,14 @@ def test_any_configuration_and_any_batch_are_bit_identical(
         sizes |= {"type_vocab_size": data.draw(st.integers(1, 4)), "layer_norm_eps": data.draw(st.floats(1e-12, 1e-3))}
     else:
         sizes["sinusoidal_pos_embds"] = data.draw(st.booleans())
+    if family is MODERNBERT:
+        width += width % 2
+        sizes |= {name: data.draw(st.booleans()) for name in (*BIASES, "decoder_bias")}
+        sizes |= {"local_attention": data.draw(st.integers(0, 50)), "layer_norm_eps": data.draw(st.floats(1e-12, 1e-3))}
+        sizes["classifier_pooling"] = data.draw(st.sampled_from(["cls", "mean"]))
+        types = st.lists(st.sampled_from([GLOBAL, LOCAL]), min_size=3, max_size=3)
+        sizes["layer_types"] = data.draw(types)[: sizes["num_hidden_layers"]]
+        del sizes["sinusoidal_pos_embds"]
     size = tiny("drawn", family, hidden_size=width * sizes["num_attention_heads"], **sizes)
     theirs = make(size, head, tmp_path)
     drawn = task(head, theirs.config, data.draw(st.integers(1, size.tokens)), seed=data.draw(st.integers(0, 99)))
@@ -132,6 +141,7 @@ NO_PAIRS = {"next sentence", "sentence order", "task embeddings"}
         ("albert", {"pre-classifier", "task embeddings", "next sentence"}),
         ("electra", NO_PAIRS | {"pooler dense", "pooler"}),
         ("ernie", {"pre-classifier", "sentence order"}),
+        ("modernbert", NO_PAIRS | {"segment embeddings", "position embeddings", "pooler dense", "pooler"}),
     ],
 )
 def test_every_stage_is_read_on_both_sides(family: str, absent: set[str], pair: MakePair) -> None:
@@ -141,7 +151,8 @@ def test_every_stage_is_read_on_both_sides(family: str, absent: set[str], pair: 
         both = pair(FAMILIES[family], head)
         ours |= {place.stage for place in record(both.ours, both.task.batch)}
         theirs |= {place.stage for place in record(both.theirs, both.task.batch)}
-    assert ours == theirs == {stage for stage, _, _ in STAGES} - absent - {"gate", "final norm"}
+    later = set() if family == "modernbert" else {"gate", "final norm", "pre-norm"}
+    assert ours == theirs == {stage for stage, _, _ in STAGES} - absent - later
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.mistakes import MISTAKES, Mistake
-from support.models import MakePair, edited, every_family, unequal
+from support.models import TESTED, MakePair, edited, every_bert, every_family, of_bert, unequal
 from support.sabotage import wrong_eps, zero_bias
 from torch import nn
 
@@ -49,9 +49,12 @@ def test_a_mistake_is_found_at_its_stage_and_named(mistake: Mistake, family: str
     assert max(row.largest for row in result.rows) > ROUNDING
 
 
-@every_family
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_a_mistake_nothing_is_found(dtype: torch.dtype, family: Family, pair: MakePair) -> None:
+# In float64 upstream's ModernBERT rounds queries and keys to float32 to rotate them.
+DTYPES = [(family, torch.float32) for family in TESTED] + [(family, torch.float64) for family in of_bert]
+
+
+@pytest.mark.parametrize(("family", "dtype"), DTYPES)
+def test_without_a_mistake_nothing_is_found(family: Family, dtype: torch.dtype, pair: MakePair) -> None:
     both = pair(family, "masked-lm")
     both.ours, both.theirs = both.ours.to(dtype), both.theirs.to(dtype)
     rows = both.compare()
@@ -59,7 +62,7 @@ def test_without_a_mistake_nothing_is_found(dtype: torch.dtype, family: Family, 
     assert unequal(rows) == []
 
 
-@every_family
+@every_bert
 def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(
     family: Family, pair: MakePair
 ) -> None:
@@ -71,7 +74,7 @@ def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_foun
     assert {"embedding norm", "layer 1 layer", "logits: logits"} <= set(found)
 
 
-@every_family
+@every_bert
 def test_a_dropped_key_bias_hides_from_the_outputs_and_is_found_by_the_account_of_names(
     family: Family, pair: MakePair, written: Any, tmp_path: Path
 ) -> None:
@@ -88,7 +91,7 @@ def test_a_dropped_key_bias_hides_from_the_outputs_and_is_found_by_the_account_o
         minibert.load(edited(written(family, "masked-lm")[0], tmp_path, lambda tensors: tensors.pop(lost)))
 
 
-@every_family
+@every_bert
 def test_two_rows_of_the_table_of_names_exchanged_are_found(
     family: Family, pair: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Wri
         "albert": "1 distinct layers for 2 steps",
         "electra": "tables 13 wide",
         "ernie": "3 tasks",
+        "modernbert": "rotary positions; 1 of the layers see a window of 4",
     }.get(family.name, "positions from 2, of real tokens only")
     text = checkpoint_text(inspect(str(written(family)[0])))
     assert words in text and "11 positions" in text
