@@ -130,4 +130,5 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p:
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)  # (B,H,S,W) -> (B,H,S,S)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return dropout(torch.softmax(scores, dim=-1), p) @ value  # (B,H,S,S) -> (B,H,S,W)
+    probs = torch.softmax(scores, dim=-1)
+    return (dropout(probs, p) if drops(probs, p) else F.dropout(probs, p)) @ value  # (B,H,S,S) -> (B,H,S,W)

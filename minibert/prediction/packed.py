@@ -282,7 +282,9 @@ def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBat
     mask, window = packed.groups[number].mask, packed.window
     if window is None:
         return fused_attention(query, key, value, mask, p)
-    if packed.keeps_padding or (packed.is_last and packed.read is not None):
+    if packed.is_last and packed.read is not None:
+        return fused_attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
+    if packed.keeps_padding:  # written out: the fused kernel's gradient is wrong where a window has only padding
         return attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
     contexts = []
     for at, reached, near in blocks(torch.arange(key.shape[2], device=key.device), window):
