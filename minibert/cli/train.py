@@ -177,7 +177,7 @@ def distill(args: Arguments) -> Figures:
     task: Any = "language" if args.task == "language" else Classification(**columns)
     prepared = distill_run(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()
-    student = f"a DistilBERT of {len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
+    student = f"{len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
     print(prepared.summary)
     print(block("student", f"{student} of the teacher"), flush=True)
     return train(args, prepared)

@@ -283,9 +283,11 @@ def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBat
     if window is None:
         return fused_attention(query, key, value, mask, p)
     if packed.is_last and packed.read is not None:
-        return fused_attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
+        return fused_attention(query, key, value, local_mask(packed, number, window), p)
     if packed.keeps_padding:  # written out: the fused kernel's gradient is wrong where a window has only padding
-        return attention(query, key, value, local_mask(packed, number, window).to(query.dtype), p)
+        seen = local_mask(packed, number, window)
+        bias = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
+        return attention(query, key, value, bias, p)
     contexts = []
     for at, reached, near in blocks(torch.arange(key.shape[2], device=key.device), window):
         if mask is not None:  # a query that is padding sees every key: without any its gradient would not be a number
@@ -295,14 +297,17 @@ def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBat
 
 
 def local_mask(packed: PackedBatch, number: int, window: int) -> Tensor:
-    """Return what is added to the scores of a group, (rows,1,queries,keys): 0 for a key in the window of a query."""
+    """Return the mask of a group, (rows,1,queries,keys): True for a key in the window of a query.
+
+    A query of read_groups that is padding sees every key: without any its gradient would not be a number.
+    """
     columns = packed.columns[:, None]  # (T,1), as many axes as one head has
     read_groups = packed.read_groups if packed.is_last else packed.groups
     queries = pad_groups(packed.wanted(columns), read_groups)[number]  # (rows,queries,1)
     near = (queries - pad_groups(columns, packed.groups)[number].transpose(1, 2)).abs()[:, None] <= window // 2
-    real = packed.groups[number].mask
+    real, read = packed.groups[number].mask, read_groups[number].mask
     seen = near if real is None else near & real
-    return torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
+    return seen if read is None or packed.keeps_padding else seen | ~read.transpose(-1, -2)
 
 
 def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -237,7 +237,8 @@ def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
     A token to which the feed-forward adds nothing has shares of 0.
     """
     with torch.no_grad():
-        a, weight, bias = (x.detach().double().cpu() for x in (activation, contract.weight, contract.bias))
+        b = contract.weight.new_zeros(len(contract.weight)) if contract.bias is None else contract.bias
+        a, weight, bias = (x.detach().double().cpu() for x in (activation, contract.weight, b))
         added = a @ weight.T + bias  # (S,D)
         square = added.square().sum(dim=-1, keepdim=True).clamp(min=torch.finfo(added.dtype).tiny)  # (S,1)
         share = a * (added @ weight) / square  # (S,F): a_u w_u · FFN(x), without ever forming a_u w_u
@@ -303,8 +304,8 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
     """The decision of a task head on these states, by the vector that its last layer reads."""
     head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
-        # (D); states[-1][0] is that of [CLS]
-        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(states[-1][0]))
+        read = states[-1].mean(dim=0) if "mean" in head.reads else states[-1][0]  # (S,D) -> (D); the first is [CLS]
+        vector = head.through_first_layer(read if pooled is None else pooled)
         weight, bias, values = (x.detach().double().numpy() for x in (*head.classifier.parameters(), vector))
     logits = weight @ values + bias
     (answer,) = reader.task.decode([logits], Encoded([]), None, reader.labels)
@@ -317,7 +318,7 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
         standardised=values,
         by_token=None,
         columns=[f"dimension {d}" for d in range(len(values))],
-        pooling="pooler" if head.pre_classifier is None else "cls",
+        pooling="mean" if "mean" in head.reads else "cls" if pooled is None else "pooler",
         layers=(len(states) - 1,),
         combine="",
         vector=torch.from_numpy(values),

@@ -42,6 +42,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
+from minibert.families.modernbert import GLOBAL, LOCAL
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
@@ -102,14 +103,14 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
 
 
 def check_teacher(folder: Path, head: str) -> Config:
-    """The teacher's config. Raises ValueError where its layers do not fit a DistilBERT, or it lacks the task head."""
+    """The teacher's config. Raises ValueError where no student can begin with its layers, or it lacks the task head."""
     config = Config.from_file(folder / "config.json")
     positions = config.first_position == 0 and config.padding_has_position
     shared = len(set(config.shared_layers)) < config.num_hidden_layers
     if not positions or shared or config.always_projected or config.embedding_size != config.hidden_size:
         raise ValueError(
             f"{folder} is of type {config.family.title}, whose positions, embeddings or layers do not fit a "
-            "DistilBERT; the teacher can be a BERT or a DistilBERT"
+            "DistilBERT; the teacher can be a BERT, a DistilBERT or a ModernBERT"
         )
     if not has_head(folder, head):
         raise ValueError(
@@ -121,21 +122,35 @@ def check_teacher(folder: Path, head: str) -> Config:
 
 
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
-    """A DistilBERT with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
+    """A student with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
 
-    Any other task head is fresh. In eval mode, on the CPU.
+    It is a DistilBERT, or of a ModernBERT a smaller one whose layers keep their windows. Any other task head is fresh.
+    In eval mode, on the CPU. Raises ValueError unless the first layer of a ModernBERT, which has no norm, stays first.
     """
-    carried = {name: getattr(teacher.config, name) for name in CARRIED}
-    sizes = {"num_hidden_layers": len(take), "num_labels": teacher.config.num_labels}
-    config = Config.from_dict({"model_type": "distilbert"} | sizes | carried)
+    config = student_config(teacher.config, take)
     student = HEAD_CLASSES[teacher.name](config)
-    names = [f"encoder.embeddings.{part}" for part in ("token", "position", "norm")]
+    names = ["encoder.embeddings.token", "encoder.embeddings.norm"]
+    names += ["encoder.final_norm"] if config.norm_first else ["encoder.embeddings.position"]
     names += ["transform", "transform_norm", "decoder"] if isinstance(student, TokenPrediction) else []
     pairs = [(name, name) for name in names]
     pairs += [(f"encoder.layers.{ours}", f"encoder.layers.{theirs}") for ours, theirs in enumerate(take)]
     for ours, theirs in pairs:
         student.get_submodule(ours).load_state_dict(teacher.get_submodule(theirs).state_dict())
     return student.eval()
+
+
+def student_config(teacher: Config, take: Sequence[int]) -> Config:
+    """Return the config of a student with these layers."""
+    if teacher.norm_first:
+        if 0 in take[1:] or take[0]:
+            raise ValueError(
+                f"take is {tuple(take)}; layer 0 of {teacher.family.title} must be the first, and only there"
+            )
+        types = [LOCAL if teacher.windows[number] is not None else GLOBAL for number in take]
+        return replace(teacher, num_hidden_layers=len(take), extra=teacher.extra | {"layer_types": types})
+    carried = {name: getattr(teacher, name) for name in CARRIED}
+    sizes = {"num_hidden_layers": len(take), "num_labels": teacher.num_labels}
+    return Config.from_dict({"model_type": "distilbert"} | sizes | carried)
 
 
 def load_teacher(folder: Path, head: str) -> Head:

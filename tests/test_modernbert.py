@@ -1,0 +1,301 @@
+"""What only ModernBERT has: two sets of keys in config.json, windows, angles, heads that begin with a layer."""
+
+import dataclasses
+import json
+import unicodedata
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.models import HARD_TEXTS, Pair, small_config, unequal
+from support.training import Found, batch_of, examples, to_the_end
+from support.words import write_tsv
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Library
+from torch import Tensor
+from transformers import AutoTokenizer, ModernBertConfig, PreTrainedTokenizerFast
+
+import minibert
+from minibert.families.modernbert import GLOBAL, LOCAL, MODERNBERT
+from minibert.heads import HEAD_CLASSES
+from minibert.kernels import attention
+from minibert.parity.checkpoints import make, randomise, task, tiny
+from minibert.prediction import packed
+from minibert.text.byte_pairs import BytePairs
+from minibert.train.batches import Batches
+from minibert.train.distillation import new_student
+from minibert.train.loop import packed_loss, readable_loss, train
+from minibert.train.settings import TrainSettings
+from minibert.vectors.engine import Engine
+from minibert.vectors.readable import readable_vectors
+
+Raw = dict[str, Any]
+OLDER = {"global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 70.0}
+NEWER: Raw = {
+    "layer_types": [GLOBAL, LOCAL, GLOBAL, LOCAL],
+    "rope_parameters": {
+        GLOBAL: {"rope_type": "default", "rope_theta": 500.0},
+        LOCAL: {"rope_type": "default", "rope_theta": 70.0},
+    },
+}
+FOUR: Raw = {"num_hidden_layers": 4, "local_attention": 5}
+
+
+def config(**raw: Any) -> minibert.Config:
+    return small_config(MODERNBERT, **FOUR | raw)
+
+
+def compared(folder: Path, head: str | None, tokens: int = 11, **sizes: Any) -> list[Any]:
+    """The tensors in which a random checkpoint differs between the two sides."""
+    size = tiny("drawn", MODERNBERT, **{"max_position_embeddings": 40} | FOUR | sizes)
+    theirs: Any = make(size, head, folder)
+    both = Pair(minibert.load(folder, head=head), theirs, task(head, theirs.config, tokens), head)
+    return unequal(both.climb(train=head is not None).rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# config.json
+
+
+def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_defaults() -> None:
+    older, newer, neither = config(**OLDER), config(**NEWER), config()
+    assert older.windows == newer.windows == (None, 5, None, 5)
+    assert older.rotary_thetas == newer.rotary_thetas == (500.0, 70.0, 500.0, 70.0)
+    assert neither.windows == (None, 5, 5, None)
+    assert neither.rotary_thetas == (160_000.0, 10_000.0, 10_000.0, 160_000.0)
+    assert small_config(MODERNBERT, num_hidden_layers=2, local_attention=None).windows == (None, 128)
+
+
+@pytest.mark.parametrize("raw", [OLDER, NEWER, {}, {"layer_types": [LOCAL, LOCAL, GLOBAL, LOCAL]}])
+def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw: Raw) -> None:
+    ours = config(**raw)
+    theirs = ModernBertConfig(**{name: value for name, value in ours.to_dict().items() if name != "model_type"})
+    assert [GLOBAL if window is None else LOCAL for window in ours.windows] == theirs.layer_types
+    assert ours.rotary_thetas == tuple(theirs.rope_parameters[kind]["rope_theta"] for kind in theirs.layer_types)
+    assert minibert.Config.from_dict(ours.to_dict()) == ours
+
+
+def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not() -> None:
+    assert dataclasses.replace(config(**NEWER), num_hidden_layers=3).windows == (None, 5, None)
+    with pytest.raises(ValueError, match="layer_types has 4 values, for 3 layers"):
+        dataclasses.replace(config(layer_types=[LOCAL, LOCAL, GLOBAL, LOCAL]), num_hidden_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"layer_types": [GLOBAL]}, "layer_types has 1 values, for 4 layers"),
+        ({"layer_types": [GLOBAL, LOCAL, LOCAL, "chunked_attention"]}, "layer_types"),
+        ({"layer_types": "full_attention"}, "layer_types"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
+        ({"local_attention": -1}, "local_attention is -1"),
+        ({"local_attention": 2.5}, "local_attention is 2.5"),
+        ({"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, f"rope_type 'yarn' of {GLOBAL} .*'default'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
+        ({"rope_parameters": {LOCAL: {"rope_theta": 0.0}}}, f"rope_theta of {LOCAL} is 0.0"),
+        ({"global_rope_theta": "big"}, f"rope_theta of {GLOBAL} is 'big'"),
+        ({"classifier_activation": "swoosh"}, "is 'swoosh'; choose from gelu, "),
+        ({"classifier_pooling": "max"}, "classifier_pooling is 'max'.* cls, mean"),
+        ({"hidden_size": 9, "num_attention_heads": 3}, "3 wide"),
+        ({"initializer_cutoff_factor": 0.0}, "initializer_cutoff_factor is 0.0"),
+    ],
+)
+def test_a_config_that_no_modernbert_can_have_is_refused_by_name(raw: Raw, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        config(**raw)
+
+
+def test_sparse_prediction_returns_all_logits_and_another_ignored_label_is_refused() -> None:
+    ids = torch.arange(3, 9)[None]
+    made = HEAD_CLASSES["masked-lm"](config(sparse_prediction=True))
+    assert made(ids, labels=ids).logits.shape == (1, 6, made.config.vocab_size)
+    with pytest.raises(ValueError, match="sparse_pred_ignore_index 0"):
+        HEAD_CLASSES["masked-lm"](config(sparse_pred_ignore_index=0))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Beside transformers
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 39, 40])
+@pytest.mark.parametrize("window", [0, 1, 4, 5, 77, 78])
+def test_texts_shorter_longer_and_as_long_as_the_window_are_bit_identical(
+    window: int, tokens: int, tmp_path: Path
+) -> None:
+    assert compared(tmp_path, None, tokens, local_attention=window) == []
+
+
+@pytest.mark.parametrize("head", MODERNBERT.heads)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_every_head_is_bit_identical_with_each_pooling_and_activation(head: str, pooling: str, tmp_path: Path) -> None:
+    activation = {"classifier_activation": "silu"}
+    assert compared(tmp_path, head, classifier_pooling=pooling, **activation, **OLDER, head_bias=True) == []
+
+
+def test_float64_rotates_in_float64_where_upstream_rounds_to_float32(tmp_path: Path) -> None:
+    size = tiny("drawn", MODERNBERT, **FOUR)
+    theirs: Any = make(size, None, tmp_path).double()
+    ours: Any = minibert.load(tmp_path, dtype=torch.float64)
+    ids = torch.arange(4, 14)[None]
+    with torch.no_grad():
+        difference = (ours(ids).last_hidden_state - theirs(ids).last_hidden_state).abs().max()
+    assert 1e-12 < difference < 1e-5
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The fast paths
+
+
+def encoder(window: int, tokens: int = 300) -> Any:
+    made = minibert.Encoder(config(local_attention=window, max_position_embeddings=tokens)).eval()
+    randomise(made, 3)
+    return made
+
+
+@pytest.mark.parametrize("window", [0, 3, 8, 50, 1000])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_fast_vectors_are_the_readable_ones_at_the_edges_of_blocks_and_windows(window: int, pooling: str) -> None:
+    made = encoder(window)
+    lengths = sorted({1, 2, window + 1, window // 2 + 1, window // 2 + 2, 2 * window, 3 * window + 1, 299, 300})
+    rows = [[3 + (7 * at + length) % 90 for at in range(length)] for length in lengths if 0 < length <= 300]
+    recipe = minibert.Recipe(pooling, layers=(1, -1), combine="concat")
+    found = Engine(made, "float32").vectors(rows, recipe)
+    assert np.abs(found - readable_vectors(made, rows, recipe)).max() < 1e-5
+
+
+@pytest.mark.parametrize("head", MODERNBERT.heads)
+@pytest.mark.parametrize("window", [2, 7])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_packed_step_is_the_readable_one_with_texts_longer_than_the_window(
+    head: str, window: int, pooling: str
+) -> None:
+    """In float64, so that nothing hides in rounding; a text of one token beside a long one has windows of padding."""
+    last_is_local = {"layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL]}
+    sizes = {"local_attention": window, "classifier_pooling": pooling, "max_position_embeddings": 70, "num_labels": 3}
+    model = HEAD_CLASSES[head](config(vocab_size=101, **sizes, **last_is_local)).eval().double()
+    randomise(model, 4)
+    batch = batch_of(head, [3, 60, 12, 1, 33], family=MODERNBERT)
+    assert max(Found.of(packed_loss, model, batch).apart(Found.of(readable_loss, model, batch)).values()) < 1e-10
+
+
+class Largest:
+    """The most scores that one call of attention has in a text and head."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, axis: int) -> None:
+        self.scores, self.right, self.axis = 0, getattr(module, name), axis
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, query: Tensor, key: Tensor, *given: Any) -> Tensor:
+        self.scores = max(self.scores, query.shape[self.axis] * key.shape[self.axis])
+        found: Tensor = self.right(query, key, *given)
+        return found
+
+
+LONG, WINDOW = 512, 16
+
+
+def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fast_paths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = encoder(WINDOW, LONG)
+    local = dataclasses.replace(made.config, extra=made.config.extra | {"layer_types": [LOCAL] * 4})
+    made = minibert.Encoder(local).eval()
+    row = [3 + at % 90 for at in range(LONG)]
+    largest = Largest(monkeypatch, attention, "fused", 1)
+    Engine(made, "float32").vectors([row], minibert.Recipe("mean"))
+    assert 0 < largest.scores <= WINDOW * 2 * WINDOW
+    model = HEAD_CLASSES["sequence-classification"](dataclasses.replace(local, classifier_pooling="mean"))
+    largest = Largest(monkeypatch, packed, "fused_attention", 2)
+    packed_loss(model, batch_of("sequence-classification", [LONG, 3], family=MODERNBERT)).backward()
+    assert 0 < largest.scores <= WINDOW * 2 * WINDOW
+
+
+def test_it_learns_in_bfloat16_without_padding() -> None:
+    made = HEAD_CLASSES["sequence-classification"](config(vocab_size=101, num_labels=3))
+    rows = examples("sequence-classification", [3, 9, 5, 7], family=MODERNBERT)
+    settings = TrainSettings(epochs=40, batch_size=4, learning_rate=5e-3, precision="bfloat16", exact=False)
+    curve = to_the_end(train(made, Batches(rows, 4, 0, made.config.pad_token_id), settings)).curve
+    assert curve[-1] < 0.3 < curve[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Its tokenizer, and every command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a tokenizer in the layout of the official one: NFC, bytes, [CLS] ... [SEP], runs of spaces."""
+    path = tmp_path_factory.mktemp("modernbert")
+    library = Library(models.BPE())
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    learned = {"special_tokens": special, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    texts = [*HARD_TEXTS, *(f"the film is {word}" for word in ("good", "bad", "fine", "dull"))]
+    library.train_from_iterator(texts * 3, trainers.BpeTrainer(vocab_size=400, **learned))
+    library.add_tokens([AddedToken("  ", normalized=True), AddedToken("|||EMAIL|||", normalized=True)])
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    names = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad")}
+    PreTrainedTokenizerFast(
+        tokenizer_object=library,
+        mask_token=AddedToken("[MASK]", lstrip=True, special=True),
+        model_max_length=64,
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
+    ).save_pretrained(path)
+    size = tiny("words", MODERNBERT, vocab_size=library.get_vocab_size(), max_position_embeddings=64, **FOUR)
+    make(size, "masked-lm", path)
+    return path
+
+
+def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder: Path) -> None:
+    ours, theirs = minibert.load_tokenizer(folder, max_length=64), AutoTokenizer.from_pretrained(folder)
+    given = {"truncation": True, "max_length": 64}
+    for text in HARD_TEXTS:
+        with warnings.catch_warnings(action="ignore"):  # two of them are too long
+            assert ours(text).input_ids[0].tolist() == theirs(text, **given)["input_ids"], text
+    pair = ours("one film", "another  film |||EMAIL||| [MASK]")
+    assert pair.input_ids[0].tolist() == theirs("one film", "another  film |||EMAIL||| [MASK]")["input_ids"]
+    file = json.loads((folder / "tokenizer.json").read_text())
+    merges = [tuple(merge) for merge in file["model"]["merges"]]
+    special = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+    taking_space = [token["content"] for token in file["added_tokens"] if token["lstrip"]]
+    by_hand = BytePairs(file["model"]["vocab"], merges, special_tokens=special, taking_space=taking_space)
+    for text in (text for text in HARD_TEXTS if "  " not in text):  # two spaces are a token of its own
+        normal = unicodedata.normalize("NFC", text)
+        assert by_hand.ids(normal) == theirs(text, add_special_tokens=False)["input_ids"], text
+
+
+def test_every_way_to_use_a_checkpoint_takes_it(folder: Path, tmp_path: Path) -> None:
+    table = write_tsv(tmp_path / "train.tsv")
+    texts = ["the film is good", "the film is bad"]
+    assert minibert.embed(texts, model=folder, pooling="mean").shape == (2, 24)
+    assert minibert.TextFeatures(folder).fit_transform(texts).shape == (2, 24)
+    short: Raw = {"epochs": 1, "precision": "float32", "warmup": 0.0}
+    minibert.train.finetune("classify", table, model=folder, out=tmp_path / "out", **short)
+    assert "label" in minibert.predict(tmp_path / "out", texts)[0]
+    minibert.train.distill(
+        table, teacher=tmp_path / "out", task="classify", out=tmp_path / "student", layers=2, **short
+    )
+    student = minibert.load(tmp_path / "student", head="sequence-classification")
+    assert student.config.windows == (None, None)  # of layers 0 and 3
+    assert len(minibert.predict(folder, ["the [MASK] is good"])[0]["masks"]) == 1
+    assert max(minibert.score(texts, folder)) < 0
+    traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a film")
+    assert len(traced.layers) == 4 and "gate" in traced.layers[1]
+
+
+def test_a_student_keeps_layer_0_which_has_no_norm_as_its_first() -> None:
+    teacher = HEAD_CLASSES["masked-lm"](config())
+    student = new_student(teacher, (0, 2))
+    assert student.config.windows == (None, 5)
+    assert torch.equal(student.encoder.layers[1].attention_norm.weight, teacher.encoder.layers[2].attention_norm.weight)
+    for take in ((1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="layer 0 of ModernBERT"):
+            new_student(teacher, take)
