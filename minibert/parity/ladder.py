@@ -21,7 +21,7 @@ from minibert.activations import ACTIVATION
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
 from minibert.hooks import Inputs, Place, record
-from minibert.model import Embeddings, Layer
+from minibert.model import Embeddings, Layer, PreNormLayer, SelfAttention
 from minibert.parity import checkpoints
 from minibert.parity.compare import (
     DECISIONS,
@@ -212,14 +212,34 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if embeddings.position is not None:
             embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
 
+    def without_bias(linear: nn.Linear) -> None:
+        if linear.bias is not None:
+            linear.bias.zero_()
+
+    def widen(by: int, attention: SelfAttention) -> None:
+        if attention.window is not None:
+            attention.window += by
+
+    def other_theta(attention: SelfAttention) -> None:
+        if attention.theta is not None:
+            attention.theta = next((theta for theta in thetas if theta != attention.theta), attention.theta)
+
+    def without_norm(layer: PreNormLayer) -> None:
+        layer.attention_norm = nn.Identity()  # type: ignore[assignment]
+
+    thetas = {module.theta for module in ours.modules() if isinstance(module, SelfAttention)}
     for name, function in ACTIVATION.items():
         yield f"activation: upstream computes {name}", changed(nn.Module, partial(assign, "activation", function))
     for eps in (1e-12, 1e-5, 1e-6, 1e-3):
         yield f"eps: upstream's LayerNorms have {eps:g}", changed(nn.LayerNorm, partial(assign, "eps", eps))
-    yield "missing bias: upstream's linear layers have none", changed(nn.Linear, lambda linear: linear.bias.zero_())
+    yield "missing bias: upstream's linear layers have none", changed(nn.Linear, without_bias)
     yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(Layer, swap_norms)
     for by, word in ((-1, "higher"), (1, "lower")):
         yield f"positions: upstream's are one {word}", changed(Embeddings, partial(move, by))
+    yield "angles: upstream exchanges the thetas of global and local layers", changed(SelfAttention, other_theta)
+    for by, word in ((-2, "less"), (2, "further")):
+        yield f"window: upstream's reaches one token {word}", changed(SelfAttention, partial(widen, by))
+    yield "norm first: upstream's layer 0 has none before its attention", changed(PreNormLayer, without_norm)
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:

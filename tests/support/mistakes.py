@@ -27,17 +27,24 @@ from support.sabotage import (
     layers_swapped,
     map_left_out,
     norm_after_the_map,
+    norm_before_the_first_attention,
     padding_after_the_last_position,
     padding_counted_in_the_loss,
+    pairs_interleaved,
     pooler_on_the_last_token,
     pooler_without_tanh,
     positions_from_0,
+    positions_of_real_tokens,
     positions_past_the_end_counted,
     positions_that_count_padding,
     put,
     residual_dropped,
     second_dropout_left_out,
+    thetas_exchanged,
     untied,
+    values_rotated,
+    window_on_the_left,
+    windows_wider,
     wrong_activation_everywhere,
     wrong_eps,
     zero_bias,
@@ -57,6 +64,7 @@ class Mistake(NamedTuple):
 
 BOTH = ("bert", "distilbert")
 OWN_LAYER = ("roberta", "electra")
+MODERN = ("modernbert",)
 ON_POOLER = ("next-sentence", "sequence-classification", "multiple-choice")
 NO_CAUSE, TIED = "no known cause", "gradients: encoder.embeddings.token.weight"
 MISTAKES = (
@@ -327,4 +335,40 @@ MISTAKES = (
         ("replaced-token-detection",),
         ("electra",),
     ),
+    Mistake("thetas exchanged", thetas_exchanged, "layer 0 scores", "exchanges the thetas", families=MODERN),
+    Mistake(
+        "window one further",
+        partial(windows_wider, by=2),
+        "layer 1 scores",
+        "reaches one token less",
+        families=MODERN,
+    ),
+    Mistake(
+        "window one less", partial(windows_wider, by=-2), "layer 1 scores", "reaches one token further", families=MODERN
+    ),
+    Mistake("window on the left", window_on_the_left, "layer 1 scores", NO_CAUSE, families=MODERN),
+    Mistake("pairs interleaved", pairs_interleaved, "layer 0 scores", NO_CAUSE, families=MODERN),
+    Mistake("values rotated", values_rotated, "layer 0 context", NO_CAUSE, families=MODERN),
+    Mistake(
+        "gate and value exchanged",
+        partial(exchange, place="encoder.layers.1.feed_forward", name="expand", other="gate"),
+        "layer 1 expand",
+        "swapped weights",
+        families=MODERN,
+    ),
+    Mistake(
+        "norm before the first attention",
+        norm_before_the_first_attention,
+        "layer 0 query",
+        "layer 0 has none before its attention",
+        families=MODERN,
+    ),
+    Mistake(
+        "final norm left out",
+        partial(put, place="encoder", name="final_norm", value=None),
+        "final norm",
+        "minibert has no such tensor",
+        families=MODERN,
+    ),
+    Mistake("positions that skip padding", positions_of_real_tokens, "layer 0 scores", NO_CAUSE, families=MODERN),
 )

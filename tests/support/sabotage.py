@@ -1,6 +1,7 @@
 """Ways to change our side on purpose, of which mistakes.py makes its mistakes."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -206,3 +207,57 @@ def second_dropout_left_out(ours: Model) -> None:
 
 def padding_counted_in_the_loss(output: Any, labels: Tensor, **_: Any) -> Tensor:
     return F.binary_cross_entropy_with_logits(output.logits, labels.clamp(min=0).float())
+
+
+# Mistakes of ModernBERT.
+
+
+def thetas_exchanged(ours: Model) -> None:
+    attentions = [layer.attention for layer in ours.encoder.layers]
+    low, high = sorted({attention.theta for attention in attentions})
+    for attention in attentions:
+        attention.theta = low if attention.theta == high else high
+
+
+def windows_wider(ours: Model, by: int) -> None:
+    for layer in ours.encoder.layers:
+        layer.attention.window = None if layer.attention.window is None else layer.attention.window + by
+
+
+def window_on_the_left(ours: Model) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, layout: model.Padded, dropout: nn.Dropout) -> Any:
+        keep = layout.keep if layout.keep.shape[-2] == 1 else layout.keep.tril()
+        return model.eager_attention(query, key, value, replace(layout, keep=keep), dropout)
+
+    ours.encoder.attend = attend
+
+
+def values_rotated(ours: Model) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, layout: model.Padded, dropout: nn.Dropout) -> Any:
+        assert layout.positions is not None
+        return model.eager_attention(query, key, model.rotate(value, layout.positions, 1e4), layout, dropout)
+
+    ours.encoder.attend = attend
+
+
+def pairs_interleaved(ours: Model) -> None:
+    """Number 2i is turned with 2i + 1: the columns of queries and keys in another order, before they are turned."""
+    for layer in ours.encoder.layers:
+        attention, right = layer.attention, layer.attention.split_heads
+        turned = itertools.cycle([True, True, False])  # queries, keys, values
+
+        def split(x: Tensor, right: Any = right, turned: Any = turned) -> Tensor:
+            heads: Tensor = right(x)
+            return heads.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) if next(turned) else heads
+
+        attention.split_heads = split
+
+
+def norm_before_the_first_attention(ours: Model) -> None:
+    layer = ours.encoder.layers[0]
+    layer.attention_norm = copy.deepcopy(layer.feed_forward_norm)
+
+
+def positions_of_real_tokens(ours: Model) -> None:
+    embeddings = ours.encoder.embeddings
+    embeddings.positions = lambda ids: (ids != embeddings.config.pad_token_id).cumsum(dim=1) - 1
