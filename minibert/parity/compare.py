@@ -151,7 +151,7 @@ def compare_tensors(
 ) -> list[Comparison]:
     """A row for each place of either side; a tensor that one side lacks is a row that differs."""
     rows = []
-    for place in theirs | ours:
+    for place in ours | theirs:
         if place in ours and place in theirs:
             rows.append(compare_tensor(rung, place, ours[place], theirs[place], bound, least))
         else:

@@ -366,8 +366,8 @@ MISTAKES = (
     Mistake(
         "final norm left out",
         partial(put, place="encoder", name="final_norm", value=None),
-        "final norm",
-        "minibert has no such tensor",
+        "transform",
+        "",
         families=MODERN,
     ),
     Mistake("positions that skip padding", positions_of_real_tokens, "layer 0 scores", NO_CAUSE, families=MODERN),
