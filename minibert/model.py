@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Attend, Fields, Layout, Padded, as_inputs, output
-from minibert.kernels.matmul import joined
+from minibert.kernels.parts import OneProduct, Products
 from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
@@ -146,22 +146,6 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     half = torch.cat((-exact[..., W // 2 :], exact[..., : W // 2]), dim=-1)
     return (exact * angles.cos() + half * angles.sin()).to(x.dtype)
-
-
-class Products(nn.Module):
-    """Linear layers with the same input, one product each."""
-
-    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """(B,S,D) -> (B,S,out) for each layer."""
-        return tuple(layer(x) for layer in layers)
-
-
-class OneProduct(Products):
-    """The same as one product, as in ModernBERT: the gradient of x is rounded once, not once for each layer."""
-
-    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """(B,S,D) -> (B,S,out) for each layer; all are equally wide."""
-        return F.linear(x, *joined(layers)).chunk(len(layers), dim=-1)
 
 
 class SelfAttention(nn.Module):

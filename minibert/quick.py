@@ -6,8 +6,8 @@ The readable step, which equals that of transformers bit for bit, does without.
 from torch import Tensor, nn
 
 from minibert.kernels.matmul import joined
+from minibert.kernels.parts import OneProduct, Products
 from minibert.kernels.training import dropout, drops, product
-from minibert.model import OneProduct, Products
 from minibert.pretraining_heads import Decoder
 
 

@@ -46,6 +46,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "heads": (VECTORS, TUNING),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
+    "families/modernbert": (FAMILY,),
     "checkpoints/load": (WEIGHTS,),
     "text/wordpiece": ("3_wordpiece",),
     "text/masking": (PRETRAINING,),
@@ -100,6 +101,16 @@ NOTES: dict[str, dict[str, Note]] = {
             another order, so its results differ in rounding.""",
             tutorials=(f"{FAST}#4. Attention in one kernel",),
         ),
+        "rotate": Note(
+            ("θ_{pi} = p θ^{−2i/W}", "(a, b) → (a cos θ_{pi} − b sin θ_{pi}, b cos θ_{pi} + a sin θ_{pi})"),
+            """A pair of numbers is a point in a plane, and the position turns it. If a query at p and a key at r are
+            turned by θ_{pi} and θ_{ri}, their product depends on the difference of the two angles alone, so on p − r:
+            what a head learns about the word before holds at every place of a text, and no table ends at 512.
+
+            The first pairs turn by 1 radian per token and tell neighbours apart; the last ones turn so slowly that
+            they hardly notice 8,192 tokens.""",
+            tutorials=(f"{ENCODER}#One attention head, by loop",),
+        ),
         "SelfAttention": Note(
             (
                 "head_h = Attention(x W^Q_h + b^Q_h, x W^K_h + b^K_h, x W^V_h + b^V_h)",
@@ -151,6 +162,7 @@ NOTES: dict[str, dict[str, Note]] = {
             """The same parts in another order: the sums are never normalised, so the residual path leads from the
             last layer straight to the embeddings. Its values grow with depth, which is why one more norm follows the
             last layer.""",
+            ("norm_first",),
             tutorials=(f"{ABLATION}#3. Without a residual",),
         ),
         "Pooler": Note(

@@ -4,7 +4,10 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minibert.kernels.matmul import joined
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -21,3 +24,19 @@ def with_parts(module: AnyModule, parts: Mapping[type[nn.Module], type[nn.Module
     for one in twin.modules():
         one.__class__ = parts.get(type(one), type(one))
     return twin
+
+
+class Products(nn.Module):
+    """Linear layers with the same input, one product each."""
+
+    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """(B,S,D) -> (B,S,out) for each layer."""
+        return tuple(layer(x) for layer in layers)
+
+
+class OneProduct(Products):
+    """The same as one product, as in ModernBERT: the gradient of x is rounded once, not once for each layer."""
+
+    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """(B,S,D) -> (B,S,out) for each layer; all are equally wide."""
+        return F.linear(x, *joined(layers)).chunk(len(layers), dim=-1)

@@ -28,8 +28,8 @@ from minibert.kernels.attention import by_heads, grouped_attention
 from minibert.kernels.int8 import STRIDE, Quantization, error_of, quantizations
 from minibert.kernels.matmul import Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
-from minibert.kernels.parts import with_parts
-from minibert.model import Encoder, OneProduct, Products
+from minibert.kernels.parts import OneProduct, Products, with_parts
+from minibert.model import Encoder
 from minibert.storage.tensor_files import write_tensors
 
 VERSION = 3  # of the measurement: files of another version are not found

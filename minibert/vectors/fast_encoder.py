@@ -18,7 +18,7 @@ from minibert import model
 from minibert.kernels.attention import BatchedAttention, PackedAttend, padded_attention, varlen_attention
 from minibert.kernels.int8 import Int8Linear, Quantization
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
-from minibert.kernels.parts import with_parts
+from minibert.kernels.parts import OneProduct, Products, with_parts
 
 INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is between its products stays in the caches
 
@@ -124,7 +124,7 @@ def fast_layer(source: Any, kernels: Kernels) -> Any:
     parts: dict[type[nn.Module], type[nn.Module]] = {
         model.SelfAttention: JoinedAttention,
         model.Residual: ResidualInPlace,
-        model.OneProduct: model.Products,  # each has its own activation
+        OneProduct: Products,  # each has its own activation
     }
     layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
     layer.attention.join(source.attention, kernels)
