@@ -176,6 +176,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
         | {"bos_token_id": 101, "eos_token_id": 102},
     ),
+    "modernbert-shape": (
+        "ModernBert",
+        {"pad_token_id": 0, "cls_token_id": 101, "sep_token_id": 102, "bos_token_id": 101, "eos_token_id": 102},
+    ),
 }
 
 

@@ -66,7 +66,8 @@ def parity(args: Arguments) -> Figures:
 
 def bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Settings)
-    text = "a checkpoint, or distilbert-, roberta- or albert-shape; repeatable (distilbert-shape, all-MiniLM-L6-v2)"
+    shapes = "distilbert-, roberta-, albert- or modernbert-shape"
+    text = f"a checkpoint, or {shapes}; repeatable (distilbert-shape, all-MiniLM-L6-v2)"
     parser.add_argument("--model", action="append", metavar="NAME", help=text)
 
 

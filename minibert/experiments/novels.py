@@ -1,6 +1,6 @@
 """A BERT of our own: a vocabulary and a masked language model, learned from 95 English novels on two cores.
 
-    python -m minibert.experiments.novels [FOLDER] [--steps N]     `make bert`
+    python -m minibert.experiments.novels [FOLDER] [--steps N] [--family NAME]     `make bert`
 
     novels -> sentences, shuffled -> `minibert vocab` -> `minibert pretrain` -> FOLDER/minibert-novels, in bfloat16
 
@@ -39,6 +39,16 @@ CONFIG = {
     "hidden_dropout_prob": 0.0,  # a sentence is seen two or three times, each time with other masks
     "attention_probs_dropout_prob": 0.0,
 }
+# The same number of weights and of layers with the parts of ModernBERT: a gate makes three matrices of two.
+MODERN = {
+    "model_type": "modernbert",
+    "hidden_size": 256,
+    "intermediate_size": 682,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 1024,
+}
+CONFIGS = {"bert": CONFIG, "modernbert": MODERN}
 # weights/minibert-novels/README.md has the runs by which these were chosen.
 RECIPE = (
     "--objective mlm --rows sentence --mask-rate 0.4 --batch-size 128 "
@@ -47,8 +57,8 @@ RECIPE = (
 STEPS = 14_500  # 48 million tokens, 2.4 epochs: an hour of two cores with bfloat16
 
 
-def pretrain_novels(data: Path, folder: Path, steps: int) -> None:
-    """Do each step that is not done yet. Raises CalledProcessError if a command fails."""
+def pretrain_novels(data: Path, folder: Path, steps: int, family: str = "bert") -> None:
+    """Do each step that is not done yet; family: see CONFIGS. Raises CalledProcessError if a command fails."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "novels.txt"
     vocabulary = folder / "vocabulary"
@@ -60,7 +70,7 @@ def pretrain_novels(data: Path, folder: Path, steps: int) -> None:
             sentences = [line for line in file if line.strip()]
         Random(0).shuffle(sentences)  # a row is one sentence, so a batch may have sentences from all novels
         write_text_atomically(text, "".join(sentences))
-    write_text_atomically(config, json.dumps(CONFIG, indent=1) + "\n")
+    write_text_atomically(config, json.dumps(CONFIGS[family], indent=1) + "\n")
     if not vocabulary.exists():
         command("vocab", text, "--size", VOCABULARY, "--out", vocabulary)
     if not trained.exists():
@@ -94,11 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="of the text and the checkpoints (%(default)s)",
     )
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps (%(default)s)")
+    parser.add_argument("--family", choices=CONFIGS, default="bert", help="of the model (%(default)s)")
     args = parser.parse_args(arguments)
     data = user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
     if not (data / "train.txt.gz").exists():
         parser.error("$MINIBERT_DATA names no folder with novels/train.txt.gz; the docstring of this module says more")
-    pretrain_novels(data, args.folder, args.steps)
+    pretrain_novels(data, args.folder, args.steps, args.family)
     return 0
 
 

@@ -149,11 +149,15 @@ def upstream_class(family: Family, head: str | None) -> Any:
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
     """How an older transformers builds this head wrongly, so that there is no reference; "" where it is right.
 
-    In 5.0: multiple choice of XLM-R and CamemBERT, and the decoder of their masked language models.
+    In 5.0: multiple choice of XLM-R and CamemBERT, the decoder of their masked language models, and a ModernBERT whose
+    config.json lists the types of its layers.
     """
+    config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
+    windows = [module.local_attention for module in theirs.modules() if hasattr(module, "local_attention")]
+    if any((here == (-1, -1)) != (ours is None) for here, ours in zip(windows, config.windows, strict=False)):
+        return "with other local layers than its config.json lists"
     if head is None:
         return ""
-    config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
     if HEAD_CLASSES[head].first_layer(config) == "pooler" and not any(".pooler." in name for name in names):
         return "without the pooler that it reads"
     biases = set(config.family.decoder_bias)  # DistilBERT has one name for it

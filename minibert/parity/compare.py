@@ -189,10 +189,14 @@ def compare(
 
 
 def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bounds: Bounds = EQUAL) -> list[Comparison]:
-    """Compare the hidden states alone: attention matrices of 512 tokens, all layers at once, take gigabytes."""
+    """Compare only the hidden states: attention matrices of 512 tokens, all layers at once, take gigabytes.
+
+    The last is last_hidden_state: in transformers 5.0 that of ModernBERT among hidden_states lacks the norm.
+    """
     with torch.no_grad():
         outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
-    states = [{Place("hidden states", n): x for n, x in enumerate(output.hidden_states)} for output in outputs]
+    every = [(*output.hidden_states[:-1], output.last_hidden_state) for output in outputs]
+    states = [{Place("hidden states", n): x for n, x in enumerate(one)} for one in every]
     return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 
 
