@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
     from minibert.vectors.recipe import Recipe
+    from minibert.vectors.search import mine, search
 
 # The module of each public name.
 MODULES = {
@@ -40,9 +41,11 @@ MODULES = {
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
+    "mine": "vectors.search",
     "predict": "prediction.reader",
     "save": "checkpoints.load",
     "score": "tasks.scoring",
+    "search": "vectors.search",
     "stream": "vectors.stream",
     "trace": "tracing.run",
     "train": "train",
@@ -58,9 +61,11 @@ __all__ = [
     "embed",
     "load",
     "load_tokenizer",
+    "mine",
     "predict",
     "save",
     "score",
+    "search",
     "stream",
     "trace",
     "train",

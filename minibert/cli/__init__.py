@@ -5,6 +5,7 @@ In reading order:
     shared       what several commands take: flags from settings, common options
     demo         the tutorial, start to end
     embed        one vector for each text of a file
+    search       search, mine: the nearest texts of a corpus, and its closest pairs
     classify     features + logistic regression
     train        finetune, pretrain, distill, vocab: the commands that train
     predict      evaluate, predict, fill-mask: the commands that use a model with a task head

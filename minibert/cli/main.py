@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from minibert import __version__
-from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
+from minibert.cli import checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
 from minibert.cli.shared import Arguments, Figures, in_options
 from minibert.tasks import TASKS
 from minibert.utils.files import neighbours
@@ -43,6 +43,8 @@ GROUPS = {
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[Arguments], Figures]]] = {
     "demo": ("classify sentences, start to end, as the tutorial does", demo.arguments, demo.run),
     "embed": ("one vector for each text of a file", embed.arguments, embed.run),
+    "search": ("the nearest texts of a corpus", search.search_arguments, search.search),
+    "mine": ("the closest pairs of a corpus", search.mine_arguments, search.mine),
     "classify train": ("train on labelled texts", classify.arguments, classify.run),
     "classify evaluate": ("measure on labelled texts", predict.evaluate_arguments, predict.evaluate),
     "classify predict": ("label texts", predict.predict_arguments, predict.predict),

@@ -11,7 +11,9 @@ In reading order:
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer, with a cache
     parts         the parts of a large matrix on disk, which survive a kill
+    origin        how a file of vectors was made, written beside it
     stream        a stream of texts to a file of vectors, in such parts
+    search        the nearest texts of a corpus, and its closest pairs
     shards        a corpus of many files, each embedded whole
     ray           the same by Ray Data, on many machines
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from minibert.utils.files import matching_files, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.embedder import Chunk, Embedder
+from minibert.vectors.origin import Origin
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
@@ -106,10 +107,11 @@ class TextFiles:
     text is read, and ValueError if no file has a text; warns of an empty file among several.
     """
 
-    def __init__(self, path: str | os.PathLike[str], open_file: Callable[[str], TextFile]) -> None:
+    def __init__(self, path: str | os.PathLike[str], open_file: partial[TextFile]) -> None:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
+        self.path = os.fspath(path)
         self.open_file = open_file
         for name in self.paths[1:]:
             with open_file(name) as file:
@@ -134,6 +136,11 @@ class TextFiles:
             if not first:
                 warnings.warn(f"{self.file.name} holds no texts", stacklevel=2)
             yield from chain(first, rows)
+
+    @property
+    def how(self) -> dict[str, Any] | None:
+        """The path, and how it is read, as JSON; None for standard input, which nobody can read again."""
+        return None if self.path == "-" else {"path": str(user_path(self.path).absolute()), **self.open_file.keywords}
 
     @property
     def position(self) -> int:
@@ -164,8 +171,9 @@ def embed_stream(
 
     pairs: a stream of second texts, one per text. model: a Hub name or a folder. recipe, device, settings: as for
     `embed`. out: a name that ends in .npy, which appears when all is done. Until then OUT.npy.parts holds the finished
-    parts: a later call with the same texts and settings resumes them, and restart=True discards them. overwrite:
-    replace a numpy file that exists. dtype: of the file, "float32" or "float16". part_rows: the most texts in a part.
+    parts: a later call with the same texts and settings resumes them, and restart=True discards them. OUT.npy.json says
+    how the vectors were made (origin.py). overwrite: replace a numpy file that exists. dtype: of the file, "float32" or
+    "float16". part_rows: the most texts in a part.
     Raises what `embed` raises; FileNotFoundError for a folder that does not exist; ValueError, before anything is
     computed, for an `out` that exists and for unfinished work with other texts or settings; ValueError for numbers
     beyond float16; RuntimeError while another process writes `out`. An interrupt is a KeyboardInterrupt that states how
@@ -177,6 +185,7 @@ def embed_stream(
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     out = user_path(out)
     check_file(out, overwrite, endings=(".npy",), apart=[model])
+    Origin.check(out)
     embedder = Embedder(model, recipe, device, **settings)
     parts = Parts(Path(f"{out}.parts"), embedder.width, dtype)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
@@ -184,7 +193,9 @@ def embed_stream(
     with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_file(out, overwrite)  # it may have appeared meanwhile
+        Origin.place(out).unlink(missing_ok=True)  # that of the file which is replaced
         parts.join(out)
+        Origin.of(embedder, texts.how if isinstance(texts, TextFiles) else None).write(out)
     return written(parts, out, embedder, computed, cosine)
 
 

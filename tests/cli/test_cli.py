@@ -247,7 +247,7 @@ def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoin
     }
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy", "x.npy.json"]
 
 
 # -- classify

@@ -1,0 +1,72 @@
+"""`minibert search` and `minibert mine`: the nearest texts of a corpus, and its closest pairs."""
+
+import argparse
+from typing import Any
+
+from minibert.cli.shared import Arguments, Figures, add_options, read_options, standard_input
+from minibert.vectors.recipe import Recipe
+
+
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    """Add the corpus and the options that say how it becomes vectors."""
+    add = parser.add_argument
+    add("corpus", metavar="CORPUS", help="a .npy file of `minibert embed`, or a file of texts, which is embedded")
+    add("--texts", metavar="FILE", help="the texts of the .npy file, if they were moved")
+    add("--model", metavar="NAME", help="checkpoint: a Hub name or a folder (default: what made the .npy file)")
+    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+    add_options(parser, Recipe, skip=("missing", "batch_tokens"))
+
+
+def chosen(args: Arguments) -> dict[str, Any]:
+    """Return the arguments that search and mine share."""
+    names = ("top", "texts", "model", "device")
+    return {name: getattr(args, name) for name in names} | {"recipe": read_options(args, Recipe)}
+
+
+def search_arguments(parser: argparse.ArgumentParser) -> None:
+    add_corpus(parser)
+    parser.add_argument("queries", nargs="*", metavar="QUERY", help="a text to search for (default: standard input)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="texts to show for each query (%(default)s)")
+
+
+def search(args: Arguments) -> Figures:
+    """A line for each text that is near: its cosine, its row from 0, and the text, separated by tabs."""
+    from minibert.tables.writing import one_line
+    from minibert.vectors.search import search
+
+    queries = args.queries or [line.decode("utf-8-sig").rstrip("\r\n") for line in standard_input()]
+    if not queries:
+        raise ValueError("there is no query; give a text to search for")
+    found = search(args.corpus, queries, **chosen(args))
+    for query, hits in zip(queries, found, strict=True):
+        if len(queries) > 1:
+            print(one_line("query", query))
+        for hit in hits:
+            print(one_line(f"{hit.score:.4f}", str(hit.row), *texts_of(hit.text)))
+    results = [
+        {"query": query, "hits": [hit._asdict() for hit in hits]} for query, hits in zip(queries, found, strict=True)
+    ]
+    return {"queries": results}
+
+
+def mine_arguments(parser: argparse.ArgumentParser) -> None:
+    add_corpus(parser)
+    parser.add_argument("--top", type=int, default=100, metavar="N", help="pairs to show (%(default)s)")
+    parser.add_argument("--above", type=float, default=-1.0, metavar="X", help="the smallest cosine (%(default)s)")
+
+
+def mine(args: Arguments) -> Figures:
+    """A line for each pair: its cosine, both rows from 0, and both texts, separated by tabs."""
+    from minibert.tables.writing import one_line
+    from minibert.vectors.search import mine
+
+    pairs = mine(args.corpus, above=args.above, **chosen(args))
+    for one in pairs:
+        rows = str(one.row), str(one.other_row)
+        print(one_line(f"{one.score:.4f}", *rows, *texts_of(one.text), *texts_of(one.other_text)))
+    return {"pairs": [one._asdict() for one in pairs]}
+
+
+def texts_of(row: Any) -> tuple[str, ...]:
+    """Return a text, or both texts of a pair, as columns."""
+    return (row,) if isinstance(row, str) else tuple(row)

@@ -1,0 +1,215 @@
+"""The nearest texts of a corpus and its closest pairs: equal to sorting everything, and never of another recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.neighbors import NearestNeighbors
+from support.words import write_words_checkpoint
+
+import minibert
+from minibert.cli import main as cli
+from minibert.vectors import search as module
+from minibert.vectors.search import closest_pairs, nearest
+from minibert.vectors.stream import embed_file
+
+TEXTS = ["the good film", "the bad film", "a dull film", "fine words", "the good film", "one text"]
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("words")
+    write_words_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture
+def corpus(checkpoint: Path, tmp_path: Path) -> Path:
+    """A file of texts and its vectors, as `embed` writes them."""
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS) + "\n")
+    embed_file(tmp_path / "corpus.txt", tmp_path / "corpus.npy", checkpoint, pooling="mean")
+    return tmp_path / "corpus.npy"
+
+
+def unit(vectors: Any) -> Any:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Equal to sorting everything
+
+
+@pytest.mark.parametrize("top", [1, 7, 300, 301, 5000])
+@pytest.mark.parametrize("block", [1, 64, 299, 1000])
+def test_the_nearest_are_those_of_a_full_sort_whatever_the_block(
+    top: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "SCORES", 3 * block)
+    vectors = RANDOM.normal(size=(300, 8)).astype(np.float32)
+    queries = RANDOM.normal(size=(10, 8)).astype(np.float32)
+    cosines = unit(queries.astype(np.float64)) @ unit(vectors.astype(np.float64)).T
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :top]
+    for (rows, scores), wanted, line in zip(nearest(vectors, queries, top), expected, cosines, strict=True):
+        assert rows.tolist() == wanted.tolist()
+        assert scores == pytest.approx(line[wanted], abs=1e-6)
+
+
+@pytest.mark.parametrize("block", [2, 3, 100])
+def test_of_equal_scores_the_first_rows_count(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    vectors = np.array([[1, 0], [0, 1], [2, 0], [3, 0], [1, 1], [9, 0]], np.float32)
+    ((rows, scores),) = nearest(vectors, np.array([[5, 0]], np.float32), 3)
+    assert rows.tolist() == [0, 2, 3] and scores.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("top", [1, 10, 10_000])
+@pytest.mark.parametrize("scores", [4, 400, 10**6])
+@pytest.mark.parametrize("above", [-1.0, 0.5])
+def test_the_closest_pairs_are_those_of_a_full_sort(
+    top: int, scores: int, above: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SCORES", scores)
+    vectors = RANDOM.normal(size=(50, 4)).astype(np.float32)
+    cosines = unit(vectors.astype(np.float64)) @ unit(vectors.astype(np.float64)).T
+    every = sorted((-cosines[i, j], i, j) for i in range(50) for j in range(i + 1, 50) if cosines[i, j] >= above)
+    found = closest_pairs(vectors, top, above)
+    assert [(i, j) for i, j, _ in found] == [(i, j) for _, i, j in every[:top]]
+    assert [score for _, _, score in found] == pytest.approx([-score for score, _, _ in every[:top]], abs=1e-6)
+
+
+def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpus: Path) -> None:
+    vectors = np.load(corpus)
+    (hits,) = minibert.search(corpus, TEXTS[3], top=3)
+    distances, rows = NearestNeighbors(n_neighbors=3, metric="cosine").fit(vectors).kneighbors(vectors[3:4])
+    assert [hit.row for hit in hits] == rows[0].tolist()
+    assert [1 - hit.score for hit in hits] == pytest.approx(distances[0].tolist(), abs=1e-5)
+    labels = KMeans(3, random_state=0, n_init=1).fit_predict(unit(vectors))
+    assert labels[0] == labels[4]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A corpus
+
+
+def test_a_file_of_vectors_is_searched_as_it_was_made_from_anywhere(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    found = minibert.search(corpus, ["the good film", "one text"], top=2)
+    assert [[hit.text for hit in hits] for hits in found] == [["the good film"] * 2, ["one text", found[1][1].text]]
+    assert [hit.row for hit in found[0]] == [0, 4] and found[0][0].score == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["texts", "file"])
+def test_texts_are_embedded_first(kind: str, corpus: Path, checkpoint: Path) -> None:
+    given: Any = TEXTS if kind == "texts" else corpus.with_name("corpus.txt")
+    found = minibert.search(given, "one text", model=checkpoint, pooling="mean", top=3)
+    expected = minibert.search(corpus, "one text", top=3)
+    assert [(hit.row, hit.text) for hit in found[0]] == [(hit.row, hit.text) for hit in expected[0]]
+    (pair,) = minibert.mine(given, model=checkpoint, pooling="mean", top=1)
+    assert (pair.row, pair.other_row, pair.text, pair.other_text) == (0, 4, TEXTS[0], TEXTS[4])
+
+
+def test_rows_of_pairs_are_found_as_pairs(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nthe film\tgood\none text\tbad\n")
+    embed_file(tmp_path / "pairs.tsv", tmp_path / "x.npy", checkpoint, column="a", column2="b", pooling="mean")
+    ((hit,),) = minibert.search(tmp_path / "x.npy", "the film", top=1)
+    assert hit.text in {("the film", "good"), ("one text", "bad")}
+
+
+def test_more_than_there_are_gives_all(corpus: Path) -> None:
+    assert sorted(hit.row for hit in minibert.search(corpus, "one text", top=99)[0]) == list(range(6))
+
+
+def test_texts_and_a_model_that_moved_are_named(corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
+    moved = corpus.with_name("corpus.txt").rename(tmp_path / "moved.txt")
+    with pytest.raises(FileNotFoundError, match=r"corpus\.txt.*texts="):
+        minibert.search(corpus, "one text")
+    assert minibert.search(corpus, "one text", texts=moved, model=checkpoint)[0][0].row == 5
+    module.Origin.place(corpus).unlink()
+    with pytest.raises(ValueError, match=r"which model.*model="):
+        minibert.search(corpus, "one text", texts=moved)
+    assert minibert.search(corpus, "one text", texts=moved, model=checkpoint, pooling="mean")[0][0].row == 5
+    with pytest.raises(ValueError, match=r"where its texts.*texts="):
+        minibert.search(corpus, "one text", model=checkpoint)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Refused
+
+
+def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(
+    corpus: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="leave the settings"):
+        minibert.search(corpus, "one text", pooling="cls")
+    other = tmp_path / "other"
+    write_words_checkpoint(other)
+    minibert.save(minibert.Encoder(minibert.load(checkpoint).config), other)
+    with pytest.raises(ValueError, match="weights was"):
+        minibert.search(corpus, "one text", model=other)
+    with pytest.raises(ValueError, match=r"6 vectors.* 5 texts"):
+        minibert.search(corpus, "one text", texts=TEXTS[:5])
+    place = module.Origin.place(corpus)
+    place.unlink()
+    np.save(corpus, np.ones((6, 3), np.float32))
+    with pytest.raises(ValueError, match="vectors of 3 numbers"):
+        minibert.search(corpus, "one text", texts=TEXTS, model=checkpoint)
+    place.write_text(json.dumps({"minibert": "0", "other": 1}))
+    with pytest.raises(ValueError, match=r"corpus\.npy\.json is damaged"):
+        minibert.search(corpus, "one text")
+
+
+@pytest.mark.parametrize("wrong", [0.0, np.nan, np.inf])
+def test_a_vector_without_a_direction_is_refused_by_row(wrong: float, corpus: Path) -> None:
+    vectors = np.load(corpus)
+    vectors[3] = wrong
+    np.save(corpus, vectors)
+    with pytest.raises(ValueError, match="row 3 has length"):
+        minibert.search(corpus, "one text")
+
+
+@pytest.mark.parametrize("array", [np.ones(4, np.float32), np.ones((4, 4), np.int64), np.ones((0, 4), np.float32)])
+def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path) -> None:
+    np.save(corpus, array)
+    with pytest.raises(ValueError, match="must be float32 or float16"):
+        minibert.search(corpus, "one text")
+
+
+def test_what_cannot_be_asked_is_refused(corpus: Path, checkpoint: Path) -> None:
+    for top in (0, -1):
+        with pytest.raises(ValueError, match=f"top is {top}"):
+            minibert.search(corpus, "one text", top=top)
+    with pytest.raises(ValueError, match="no texts"):
+        minibert.search([], "one text", model=checkpoint)
+    with pytest.raises(ValueError, match="leave them out"):
+        minibert.search(TEXTS, "one text", texts=TEXTS, model=checkpoint)
+
+
+def test_embed_does_not_replace_a_file_of_another_program_beside_its_output(
+    corpus: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.npy.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"new\.npy\.json is there already"):
+        embed_file(tmp_path / "corpus.txt", tmp_path / "new.npy", checkpoint)
+    assert not (tmp_path / "new.npy").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The commands
+
+
+def test_the_commands_print_a_line_for_each_text_or_pair(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["search", str(corpus), "one text", "--top", "1", "--json"]) == 0
+    line, figures = capsys.readouterr().out.splitlines()
+    assert line == "1.0000\t5\tone text"
+    assert json.loads(figures)["queries"][0]["hits"][0]["row"] == 5
+    assert cli.main(["mine", str(corpus), "--top", "1"]) == 0
+    assert capsys.readouterr().out == "1.0000\t0\t4\tthe good film\tthe good film\n"
+    assert cli.main(["search", str(corpus), "one text", "--top", "0"]) == 2
+    assert "--top is 0" in capsys.readouterr().err
