@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
+    from minibert.vectors.measures import measure_retrieval, measure_similarity
     from minibert.vectors.recipe import Recipe
     from minibert.vectors.search import mine, search
 
@@ -41,6 +42,8 @@ MODULES = {
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
+    "measure_retrieval": "vectors.measures",
+    "measure_similarity": "vectors.measures",
     "mine": "vectors.search",
     "predict": "prediction.reader",
     "save": "checkpoints.load",
@@ -61,6 +64,8 @@ __all__ = [
     "embed",
     "load",
     "load_tokenizer",
+    "measure_retrieval",
+    "measure_similarity",
     "mine",
     "predict",
     "save",

@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "pretrain": ("train a model on raw text from nothing", train.pretrain_arguments, train.pretrain),
     "distill": ("train a smaller model on the predictions of a larger one", train.distill_arguments, train.distill),
     "vocab": ("learn a vocabulary from text", train.vocab_arguments, train.vocab),
-    "evaluate": ("measure a trained folder", predict.evaluate_arguments, predict.evaluate),
+    "evaluate": ("measure a trained folder, or vectors", predict.evaluate_any_arguments, predict.evaluate_any),
     "predict": ("predictions of a trained folder", predict.predict_arguments, predict.predict),
     "fill-mask": ("predict the masked tokens", predict.fill_mask_arguments, predict.fill_mask),
     "score": ("how likely a masked language model finds each text", score.arguments, score.run),

@@ -24,12 +24,15 @@ from minibert.cli.shared import (
     add_options,
     add_overwrite,
     masked_lm,
+    read_options,
     standard_input,
 )
+from minibert.tables.formats import FileSettings
 from minibert.tasks.settings import AnsweringSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import block, require
+from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
     from minibert.tasks.base import Row
@@ -85,6 +88,40 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, TaggingSettings, only=("columns", "tag_names"))
     add_options(parser, AnsweringSettings, only=("repair",))
     parser.set_defaults(encoding=None, missing=None, repair=None)  # None: as in training
+
+
+def evaluate_any_arguments(parser: argparse.ArgumentParser) -> None:
+    evaluate_arguments(parser)
+    add = parser.add_argument
+    add(
+        "--vectors",
+        choices=("similarity", "retrieval"),
+        help="measure the vectors of any checkpoint, not its head: similarity: two texts a row and a score; retrieval: "
+        "a query and the text to find (default for a checkpoint without a head: similarity)",
+    )
+    add_options(parser, Recipe, only=("pooling", "layers", "normalize", "precision", "max_length"))
+
+
+def evaluate_any(args: Arguments) -> Figures:
+    """Measure a model with a task head on labelled data, or the vectors of any checkpoint on pairs of texts."""
+    from minibert.prediction.reader import folder_kind
+
+    if args.vectors is None and folder_kind(args.folder) != "encoder":
+        return evaluate(args)
+    from minibert.vectors.measures import measure_file
+
+    files = {name: getattr(args, name) for name in ("format", "delimiter", "encoding", "missing")}
+    measured = measure_file(
+        args.data,
+        args.vectors or "similarity",
+        args.folder,
+        columns=[None if name is None else str(name) for name in (args.text, args.pair, args.label)],
+        files=FileSettings(**{name: value for name, value in files.items() if value is not None}),
+        recipe=read_options(args, Recipe, missing="error"),
+        device=args.device,
+    )
+    print(measured)
+    return {"rows": measured.rows} | measured.figures | {f"{name}_error": x for name, x in measured.errors.items()}
 
 
 def evaluate(args: Arguments) -> Figures:

@@ -199,7 +199,10 @@ def read_file(path: str | os.PathLike[str], **how: Any) -> list[TextOrPair]:
 
 def open_vectors(path: Path) -> Any:
     """Return the matrix of a .npy file, (N,D), mapped. Raises ValueError for anything else."""
-    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path} is no numpy file ({error}); embed the texts again") from None
     if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not len(vectors):
         raise ValueError(f"{path} is {vectors.dtype} {vectors.shape}; it must be float32 or float16 (texts, numbers)")
     return vectors

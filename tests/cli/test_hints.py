@@ -138,6 +138,12 @@ embed gap.csv --column text --out y.npy --model encoder
 embed latin.csv --column text --out y.npy --model encoder
 embed other.csv --format jsonl --out y.npy --model encoder
 embed long.txt --out y.npy --model encoder --long error
+search train.tsv one --model encoder --top 0
+search x.npy one --texts long.txt --model encoder
+search x.npy one
+search train.tsv one --texts long.txt --model encoder
+mine x.npy --top 0
+mine latin.csv --model encoder
 embed half.jsonl --column text --out y.npy --model encoder
 embed pairs.jsonl --column text --out y.npy --model encoder
 embed *.none --out y.npy --model encoder

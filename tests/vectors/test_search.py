@@ -179,6 +179,9 @@ def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path
     np.save(corpus, array)
     with pytest.raises(ValueError, match="must be float32 or float16"):
         minibert.search(corpus, "one text")
+    corpus.write_bytes(b"")
+    with pytest.raises(ValueError, match="is no numpy file"):
+        minibert.search(corpus, "one text")
 
 
 def test_what_cannot_be_asked_is_refused(corpus: Path, checkpoint: Path) -> None:

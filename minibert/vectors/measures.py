@@ -1,0 +1,179 @@
+"""How good vectors are: their cosines beside people's judgements of similarity, and finding the right text of many.
+
+    two texts, a score from people     cosine of both vectors     -> correlation with the scores (STS: Cer et al. 2017)
+    a query, the text that answers it  the nearest of all texts   -> recall@k, MRR@10, nDCG@10
+
+Each figure has its standard error: over queries, or of a correlation by the bootstrap, which draws the rows again and
+again with replacement.
+
+    spearman    correlation of ranks; pearson: of the numbers themselves
+    recall@k    share of a query's texts among the k nearest
+    MRR@10      1 / rank of the first right text; 0 if it is not among the 10 nearest
+    nDCG@10     Σ 1 / log2(1 + rank) of the right texts, as a share of the best possible
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from minibert.tables.formats import FileSettings
+from minibert.tables.reading import Column, Table
+from minibert.tasks.metrics import correlation
+from minibert.utils.printing import block, brief
+from minibert.vectors.embedder import Embedder
+from minibert.vectors.recipe import DEFAULT, Recipe
+from minibert.vectors.search import DEFAULT_MODEL, nearest, scaled
+
+DRAWS = 1000  # of the bootstrap
+CUTOFFS = (1, 5, 10)  # of recall
+MOST = 10  # ranks that count in MRR and nDCG
+# The columns of a file, by their usual names; a table of as many columns without a header has them in this order.
+SCORED = (
+    Column("text", usual=("sentence1", "text1", "sentence", "text")),
+    Column("pair", usual=("sentence2", "text2")),
+    Column("label", usual=("score", "similarity", "label")),
+)
+ANSWERED = (
+    Column("text", usual=("query", "question", "anchor", "sentence1")),
+    Column("pair", usual=("text", "passage", "positive", "answer", "context", "sentence2")),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of vectors, each with its standard error."""
+
+    rows: int  # pairs, or queries
+    figures: dict[str, float]  # by name
+    errors: dict[str, float] = field(repr=False)
+    texts: int | None = None  # different ones that were searched
+
+    def __str__(self) -> str:
+        found = [f"{name} {value:.4f} ± {self.errors[name]:.4f}" for name, value in self.figures.items()]
+        of = "" if self.texts is None else f" among {self.texts:,} texts"
+        return block("vectors", f"{self.rows:,} {'pairs' if self.texts is None else 'queries'}{of}", *found)
+
+
+def measure_similarity(
+    texts: Sequence[str],
+    pairs: Sequence[str],
+    scores: Sequence[float],
+    model: Any = DEFAULT_MODEL,
+    recipe: Recipe = DEFAULT,
+    device: str = "auto",
+    **settings: Any,
+) -> Measured:
+    """Return Spearman's and Pearson's correlation of the cosines of two texts a row with the scores of people.
+
+    model, recipe, device, settings: as for `embed`. Raises what `embed` raises, and ValueError for fewer than 2 rows,
+    columns of different lengths, scores that are not finite or all equal, and a text whose vector has length 0.
+    """
+    given = np.asarray(scores, np.float64)
+    if given.shape != (len(texts),) or len(texts) != len(pairs):
+        raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs and {given.size} scores; each row needs all three")
+    for row in np.flatnonzero(~np.isfinite(given)):
+        raise ValueError(f"row {row} has the score {given[row]}; it must be a finite number")
+    if len(np.unique(given)) < 2:
+        raise ValueError(f"the scores of {len(given)} rows are all equal; a correlation needs different ones")
+    embedder = Embedder(model, recipe, device, **settings)
+    first, second = (scaled(embedder(list(side)), "row") for side in (texts, pairs))  # (N,D)
+    cosines = np.einsum("nd,nd->n", first, second)  # (N)
+    measures = {"spearman": (rankdata(given), rankdata(cosines)), "pearson": (given, cosines)}
+    random = np.random.default_rng(0)
+    draws = random.integers(len(given), size=(DRAWS, len(given)))
+    return Measured(
+        len(given),
+        {name: correlation(*both) for name, both in measures.items()},
+        {name: bootstrap_error(*both, draws) for name, both in measures.items()},
+    )
+
+
+def bootstrap_error(x: NDArray[np.float64], y: NDArray[np.float64], draws: NDArray[np.int64]) -> float:
+    """Return the deviation of the correlation of x and y, (N), over draws of their rows, (DRAWS,N)."""
+    return float(np.std([correlation(x[rows], y[rows]) for rows in draws]))
+
+
+def measure_retrieval(
+    queries: Sequence[str],
+    texts: Sequence[str],
+    model: Any = DEFAULT_MODEL,
+    recipe: Recipe = DEFAULT,
+    device: str = "auto",
+    **settings: Any,
+) -> Measured:
+    """Return how well each query finds its text among the texts of all rows.
+
+    Equal texts are one, and so are equal queries, which then have several right texts. Raises what `embed` raises, and
+    ValueError for columns of different lengths or fewer than 2 different texts.
+    """
+    if len(queries) != len(texts):
+        raise ValueError(f"{len(queries)} queries and {len(texts)} texts; each row needs both")
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    if len(numbers) < 2:
+        raise ValueError(f"there are {len(numbers)} different texts; a search needs at least 2")
+    right: dict[str, set[int]] = {}
+    for query, text in zip(queries, texts, strict=True):
+        right.setdefault(query, set()).add(numbers[text])
+    embedder = Embedder(model, recipe, device, **settings)
+    found = nearest(embedder(list(numbers)), embedder(list(right)), MOST)
+    each = [ranking_scores(rows.tolist(), wanted) for (rows, _), wanted in zip(found, right.values(), strict=True)]
+    columns = {name: np.array([one[name] for one in each]) for name in each[0]}
+    return Measured(
+        len(each),
+        {name: float(values.mean()) for name, values in columns.items()},
+        {name: float(values.std(ddof=len(each) > 1) / len(each) ** 0.5) for name, values in columns.items()},
+        len(numbers),
+    )
+
+
+def ranking_scores(rows: Sequence[int], right: set[int]) -> dict[str, float]:
+    """Return the figures of one query from the nearest texts, in order, and its right ones."""
+    hits = [row in right for row in rows[:MOST]]
+    gains = [1 / np.log2(rank + 2) for rank in range(MOST)]  # of rank 0, 1, ...
+    first = hits.index(True) + 1 if any(hits) else 0
+    return {
+        **{f"recall@{k}": sum(hits[:k]) / len(right) for k in CUTOFFS},
+        f"mrr@{MOST}": 1 / first if first else 0.0,
+        f"ndcg@{MOST}": float(np.dot(gains[: len(hits)], hits) / sum(gains[: len(right)])),
+    }
+
+
+def measure_file(
+    path: str | os.PathLike[str],
+    what: str,
+    model: Any = DEFAULT_MODEL,
+    *,
+    columns: Sequence[str | None] = (None, None, None),
+    files: FileSettings | None = None,
+    recipe: Recipe = DEFAULT,
+    device: str = "auto",
+) -> Measured:
+    """Measure vectors on a table: what="similarity", two texts and a score, or "retrieval", a query and its text.
+
+    columns: the names or numbers of the columns, None for the usual ones. Raises what the two functions raise, and
+    ValueError, with the row, for a score that is no number.
+    """
+    wanted = SCORED if what == "similarity" else ANSWERED
+    chosen = [Column(one.role, name, one.usual) for one, name in zip(wanted, columns, strict=False)]
+    with Table(path, chosen, files or FileSettings()) as table:
+        rows = [(table.place, *row) for row in table.rows()]
+    if not rows:
+        raise ValueError(f"{table.name} holds no rows")
+    places, *read = map(list, zip(*rows, strict=True))
+    if what == "retrieval":
+        return measure_retrieval(read[0], read[1], model, recipe, device)
+    scores = [as_number(cell, place) for cell, place in zip(read[2], places, strict=True)]
+    return measure_similarity(read[0], read[1], scores, model, recipe, device)
+
+
+def as_number(cell: object, place: str) -> float:
+    """Return a score. Raises ValueError, with its place, for anything but a number."""
+    try:
+        return float(cell)  # type: ignore[arg-type]  # raises TypeError
+    except (TypeError, ValueError):
+        raise ValueError(f"{place} has the score {brief(cell)}; it must be a number") from None
