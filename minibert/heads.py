@@ -171,9 +171,8 @@ class TokenClassification(Classifying):
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, K)."""
-        logits = self.classifier(
-            self.dropout(self.through_first_layer(encoded.last_hidden_state))
-        )  # (B,S,D) -> (B,S,K)
+        x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
+        logits = self.classifier(self.dropout(x))  # (B,S,D) -> (B,S,K)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
@@ -200,9 +199,8 @@ class QuestionAnswering(Classifying):
         self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
         """Start and end logits, (B, S) each."""
-        logits = self.qa_outputs(
-            self.dropout(self.through_first_layer(encoded.last_hidden_state))
-        )  # (B,S,D) -> (B,S,2)
+        x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
+        logits = self.qa_outputs(self.dropout(x))  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
         loss = None
         if start_positions is not None and end_positions is not None:

@@ -212,9 +212,8 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             value = given[0] if what == IN else returned
             kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
-    called_for: dict[tuple[nn.Module, str | Part, str], list[Place]] = defaultdict(
-        list
-    )  # a shared layer is called repeatedly
+    # By module, what is read, and stage: a shared layer is called repeatedly.
+    called_for: dict[tuple[nn.Module, str | Part, str], list[Place]] = defaultdict(list)
     for place, module, what in found:
         if what not in (PROBS, CONTEXT):
             called_for[module, what, place.stage].append(place)

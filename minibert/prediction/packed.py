@@ -280,7 +280,7 @@ def packed_attention(
 def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, number: int, p: float) -> Tensor:
     """Attention in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same."""
     mask, window = packed.groups[number].mask, packed.window
-    if window is None:
+    if window is None or key.shape[2] <= window // 2 + 1:  # every token of these texts is in the window
         return fused_attention(query, key, value, mask, p)
     if packed.is_last and packed.read is not None:
         return fused_attention(query, key, value, local_mask(packed, number, window), p)

@@ -6,9 +6,9 @@
     labels   -100   -100  -100  went   -100   -100  store   -100        the original token
 
 Devlin et al. 2018, section 3.1 (task 1) and appendix A.1. Texts in use have no [MASK]: if every chosen token became
-one, the model would learn nothing about the words that it sees. Each token is chosen independently with a probability
-of 15 %, so that the rows of a corpus have that share on average; the authors' script takes the same number of tokens
-of every row of a length.
+one, nothing would ask the model to keep the words that it sees in their own vectors (tutorial 12 measures how well it
+names them all the same). Each token is chosen independently with a probability of 15 %, so that the rows of a corpus
+have that share on average; the authors' script takes the same number of tokens of every row of a length.
 """
 
 from collections.abc import Mapping, Sequence
