@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from minibert.model import Encoder
     from minibert.prediction.reader import predict
     from minibert.tasks.scoring import score
+    from minibert.tasks.vector_measures import measure_retrieval, measure_similarity
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
     from minibert.tracing.run import trace
     from minibert.train.finetuning import FineTunedClassifier
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
-    from minibert.vectors.measures import measure_retrieval, measure_similarity
     from minibert.vectors.recipe import Recipe
     from minibert.vectors.search import mine, search
 
@@ -42,8 +42,8 @@ MODULES = {
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
-    "measure_retrieval": "vectors.measures",
-    "measure_similarity": "vectors.measures",
+    "measure_retrieval": "tasks.vector_measures",
+    "measure_similarity": "tasks.vector_measures",
     "mine": "vectors.search",
     "predict": "prediction.reader",
     "save": "checkpoints.load",

@@ -58,7 +58,9 @@ def upstream(family: Family) -> Any:
 def test_each_key_of_transformers_is_implemented_or_refused_or_has_no_effect(family: Family) -> None:
     implemented = {family.keys.get(name, name) for name in FIELDS - family.decides.keys()} - {"extra"}
     checked = {key for settings in family.settings.values() for key in settings}
-    known = implemented | checked | ABSENT.keys() | NO_EFFECT.keys() | (MODERN.keys() if family is MODERNBERT else ())
+    known = (
+        implemented | checked | ABSENT.keys() | NO_EFFECT.keys() | (MODERN.keys() if family is MODERNBERT else set())
+    )
     config = upstream(family)
     keys = config.to_dict().keys() | {field.name for field in dataclasses.fields(config)}
     assert keys <= known, keys - known

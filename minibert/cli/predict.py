@@ -108,7 +108,7 @@ def evaluate_any(args: Arguments) -> Figures:
 
     if args.vectors is None and folder_kind(args.folder) != "encoder":
         return evaluate(args)
-    from minibert.vectors.measures import measure_file
+    from minibert.tasks.vector_measures import measure_file
 
     files = {name: getattr(args, name) for name in ("format", "delimiter", "encoding", "missing")}
     measured = measure_file(

@@ -166,8 +166,10 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
 
 def distill(args: Arguments) -> Figures:
     """A student of half the teacher's layers is initialised with every second of them, and learns its predictions."""
+    from minibert.config import Config
+    from minibert.storage import hub
     from minibert.tasks.classification import Classification
-    from minibert.train.distillation import distill_run
+    from minibert.train.distillation import distill_run, student_config
 
     check_request(args, args.teacher, args.tokenizer)
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
@@ -177,7 +179,9 @@ def distill(args: Arguments) -> Figures:
     task: Any = "language" if args.task == "language" else Classification(**columns)
     prepared = distill_run(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()
-    student = f"{len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
+    teacher = Config.from_file(hub.locate(args.teacher).folder / "config.json")
+    title = student_config(teacher, layers).family.title
+    student = f"a {title} of {len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
     print(prepared.summary)
     print(block("student", f"{student} of the teacher"), flush=True)
     return train(args, prepared)

@@ -1,7 +1,8 @@
 """DistilBERT (Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller, faster, cheaper and lighter").
 
 A BERT of half the depth, distilled from a full one: initialised with every second layer of the teacher, then trained on
-the teacher's predictions, by the authors' script at every token. It keeps 97 % of BERT's scores with 60 % of its parameters.
+the teacher's predictions, by the authors' script at every token. It keeps 97 % of BERT's scores with 60 % of its
+parameters.
 
 Besides layers it drops the segments, because it does not learn next sentence prediction, and with them the pooler; a
 text head therefore has its own first layer, with ReLU. There is no dropout between attention and its residual.

@@ -195,7 +195,10 @@ def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bound
     """
     with torch.no_grad():
         outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
-    every = [(*output.hidden_states[:-1], output.last_hidden_state) for output in outputs]
+    every = [
+        (*output.hidden_states[:-1], getattr(output, "last_hidden_state", output.hidden_states[-1]))
+        for output in outputs
+    ]
     states = [{Place("hidden states", n): x for n, x in enumerate(one)} for one in every]
     return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 

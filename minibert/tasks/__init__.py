@@ -15,6 +15,7 @@ In reading order:
     questions       questions on passages and their answers, and the files that have them: SQuAD
     answering       questions to spans of a passage, and the score of SQuAD
     masked_text     masked tokens: filling masks, and continued pretraining
+    vector_measures  how good vectors are, on pairs of texts and by search
     scoring         how likely a masked language model finds a text
 """
 

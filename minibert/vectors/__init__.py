@@ -14,7 +14,6 @@ In reading order:
     origin        how a file of vectors was made, written beside it
     stream        a stream of texts to a file of vectors, in such parts
     search        the nearest texts of a corpus, and its closest pairs
-    measures      how good vectors are: similarity, retrieval
     shards        a corpus of many files, each embedded whole
     ray           the same by Ray Data, on many machines
 """

@@ -174,7 +174,7 @@ def upstream_training(
     from transformers import get_linear_schedule_with_warmup
 
     clipped = list(model.parameters()) if parameters is None else parameters
-    no_decay = ("bias", "LayerNorm", "layer_norm")
+    no_decay = ("bias", "LayerNorm", "norm")
     decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
     other = [p for name, p in model.named_parameters() if any(part in name for part in no_decay)]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": other, "weight_decay": 0.0}]

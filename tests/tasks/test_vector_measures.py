@@ -13,8 +13,8 @@ from support.words import write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
-from minibert.vectors import measures
-from minibert.vectors.measures import measure_file, measure_retrieval, measure_similarity, ranking_scores
+from minibert.tasks import vector_measures as measures
+from minibert.tasks.vector_measures import measure_file, measure_retrieval, measure_similarity, ranking_scores
 
 FIRST = ["the good film", "the bad film", "a dull film", "fine words", "one text"]
 SECOND = ["the good film", "the good film", "one text", "words", "fine film"]
