@@ -191,15 +191,17 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Inputs, first: Comparison
     return f"no known cause reproduces it; look at {WHERE_TO_LOOK[TENSORS]}"
 
 
-def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Copies of our model that compute in another way, each with the cause that it stands for."""
+def changed(ours: nn.Module, kind: type[nn.Module], change: Callable[[Any], object]) -> nn.Module:
+    """Return a copy of our model in which each module of this kind is changed."""
+    model = copy.deepcopy(ours)
+    with torch.no_grad():
+        for module in [module for module in model.modules() if isinstance(module, kind)]:
+            change(module)
+    return model
 
-    def changed(kind: type[nn.Module], change: Callable[[Any], object]) -> nn.Module:
-        model = copy.deepcopy(ours)
-        with torch.no_grad():
-            for module in [module for module in model.modules() if isinstance(module, kind)]:
-                change(module)
-        return model
+
+def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield copies of our model that compute in another way, each with the cause that it stands for."""
 
     def assign(name: str, value: object, module: nn.Module) -> None:
         if hasattr(module, name):
@@ -216,30 +218,36 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if linear.bias is not None:
             linear.bias.zero_()
 
+    for name, function in ACTIVATION.items():
+        yield f"activation: upstream computes {name}", changed(ours, nn.Module, partial(assign, "activation", function))
+    for eps in (1e-12, 1e-5, 1e-6, 1e-3):
+        yield f"eps: upstream's LayerNorms have {eps:g}", changed(ours, nn.LayerNorm, partial(assign, "eps", eps))
+    yield "missing bias: upstream's linear layers have none", changed(ours, nn.Linear, without_bias)
+    yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(ours, Layer, swap_norms)
+    for by, word in ((-1, "higher"), (1, "lower")):
+        yield f"positions: upstream's are one {word}", changed(ours, Embeddings, partial(move, by))
+    if any(isinstance(module, PreNormLayer) for module in ours.modules()):
+        yield from computations_norm_first(ours)
+
+
+def computations_norm_first(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield those that only a ModernBERT can have: angles, windows, and the norm that its first layer lacks."""
+
     def widen(by: int, attention: SelfAttention) -> None:
         if attention.window is not None:
             attention.window += by
 
     def other_theta(attention: SelfAttention) -> None:
-        if attention.theta is not None:
-            attention.theta = next((theta for theta in thetas if theta != attention.theta), attention.theta)
+        attention.theta = next((theta for theta in thetas if theta != attention.theta), attention.theta)
 
     def without_norm(layer: PreNormLayer) -> None:
         layer.attention_norm = nn.Identity()  # type: ignore[assignment]
 
     thetas = {module.theta for module in ours.modules() if isinstance(module, SelfAttention)}
-    for name, function in ACTIVATION.items():
-        yield f"activation: upstream computes {name}", changed(nn.Module, partial(assign, "activation", function))
-    for eps in (1e-12, 1e-5, 1e-6, 1e-3):
-        yield f"eps: upstream's LayerNorms have {eps:g}", changed(nn.LayerNorm, partial(assign, "eps", eps))
-    yield "missing bias: upstream's linear layers have none", changed(nn.Linear, without_bias)
-    yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(Layer, swap_norms)
-    for by, word in ((-1, "higher"), (1, "lower")):
-        yield f"positions: upstream's are one {word}", changed(Embeddings, partial(move, by))
-    yield "angles: upstream exchanges the thetas of global and local layers", changed(SelfAttention, other_theta)
+    yield "angles: upstream exchanges the thetas of global and local layers", changed(ours, SelfAttention, other_theta)
     for by, word in ((-2, "less"), (2, "further")):
-        yield f"window: upstream's reaches one token {word}", changed(SelfAttention, partial(widen, by))
-    yield "norm first: upstream's layer 0 has none before its attention", changed(PreNormLayer, without_norm)
+        yield f"window: upstream's reaches one token {word}", changed(ours, SelfAttention, partial(widen, by))
+    yield "norm first: upstream's layer 0 has none before its attention", changed(ours, PreNormLayer, without_norm)
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:
