@@ -15,7 +15,7 @@ from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
-from minibert.model import EncoderOutput, layer_norm
+from minibert.model import Encoder, EncoderOutput, layer_norm
 from minibert.pretraining_heads import (
     Head,
     MaskedLM,
@@ -37,6 +37,7 @@ __all__ = [  # what other modules import from here, pretraining heads included
     "Pretraining",
     "QuestionAnswering",
     "ReplacedTokenDetection",
+    "SentenceVectors",
     "SequenceClassification",
     "TextClassifier",
     "TokenClassification",
@@ -209,6 +210,32 @@ class QuestionAnswering(Classifying):
         elif start_positions is not None or end_positions is not None:
             raise ValueError("the loss needs both start_positions and end_positions, and one of them is missing")
         return QuestionAnsweringOutput(start, end, loss, encoded.hidden_states, encoded.attentions)
+
+
+class SentenceVectors(Head):
+    """One vector for each text, the mean of its tokens or [CLS]: an encoder that learns to compare texts.
+
+    It has no weights beside the encoder's, and so it is no head of a checkpoint: `save` writes the encoder, and pooling
+    and normalize to the files of sentence-transformers. The encoder's pooler is kept as it is.
+    """
+
+    name, upstream = "sentence-vectors", "Model"
+
+    def __init__(self, encoder: Encoder, pooling: str, normalize: bool = False) -> None:
+        nn.Module.__init__(self)  # the encoder exists already
+        self.config = encoder.config
+        self.head_is_trained = False
+        self.encoder = encoder
+        self.pooling = pooling
+        self.normalize = normalize  # whether users of the vectors scale them to length 1
+        self.reads = {"mean": ("mean",), "cls": ("first",)}[pooling]
+        if encoder.pooler is not None:
+            encoder.pooler.requires_grad_(False)
+
+    def read(self, encoded: EncoderOutput) -> Output:
+        """Vectors (B, D), not scaled."""
+        vectors: Any = encoded.last_hidden_state[:, 0] if self.pooling == "cls" else encoded.pooler_output  # the mean
+        return self.output(encoded, vectors, None)
 
 
 HEAD_CLASSES: dict[str, type[Head]] = {

@@ -4,7 +4,7 @@ A label out of range fails deep in a loss kernel, and on a GPU it breaks the who
 sentence with the value, its position and the limit (inputs.unchecked switches the check off). In range, every loss is
 computed as transformers 5.23 computes it.
 
-    B texts     S tokens     V vocabulary     K labels of a classifier
+    B texts     S tokens     V vocabulary     K labels of a classifier     M texts to choose from
 """
 
 import torch
@@ -96,3 +96,33 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
         return F.mse_loss(logits, labels)
     refuse_where((labels < 0) | (labels > 1), "labels", labels, "it must be from 0 to 1 for multiple labels")
     return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Losses of sentence vectors, which compare the texts of a step with each other. cos is the cosine of two vectors.
+
+
+def in_batch_negatives(anchors: Tensor, texts: Tensor, excluded: Tensor, scale: float) -> Tensor:
+    """Mean of -log softmax_j(scale · cos(anchor i, text j))[i]: which of all texts belongs to each anchor.
+
+    anchors: (B, D). texts: (M, D); text i belongs to anchor i, and the other M - 1 are its negatives, except where
+    `excluded`, (B, M), is True. (B, D), (M, D), (B, M) -> (). Henderson et al. 2017, section 4; Oord et al. 2018;
+    MultipleNegativesRankingLoss of sentence-transformers 6.2.
+    """
+    scores = F.normalize(anchors, dim=-1) @ F.normalize(texts, dim=-1).T * scale  # (B,D), (M,D) -> (B,M)
+    return F.cross_entropy(scores.masked_fill(excluded, -torch.inf), torch.arange(len(scores), device=scores.device))
+
+
+def cosent(cosines: Tensor, similarity: Tensor, scale: float) -> Tensor:
+    """log(1 + Σ exp(scale · (cos_i - cos_j))) over all i, j of which j is more similar: only the order counts.
+
+    (B), (B) -> (). CoSENTLoss of sentence-transformers 6.2.
+    """
+    difference = scale * (cosines[:, None] - cosines)  # (B,B)
+    wrong_order = difference.masked_fill(similarity[:, None] >= similarity, -torch.inf)
+    return torch.cat([wrong_order.new_zeros(1), wrong_order.flatten()]).logsumexp(dim=0)
+
+
+def cosine_error(cosines: Tensor, similarity: Tensor) -> Tensor:
+    """Mean squared error of the cosines, (B), (B) -> (). CosineSimilarityLoss of sentence-transformers 6.2."""
+    return F.mse_loss(cosines, similarity)

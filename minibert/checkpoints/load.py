@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minibert.checkpoints.sentence_files import Stated, write_stated
 from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
-from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
+from minibert.heads import HEAD_CLASSES, Head, SentenceVectors, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder, initialise
 from minibert.storage import hub
 from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
@@ -343,15 +344,21 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     """Write a folder that transformers loads bit-equal and that minibert loads back, with the tokenizer if it is known.
 
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
-    have their official names, those of a bare encoder without prefix; each file is written atomically.
+    have their official names, those of a bare encoder without prefix; each file is written atomically. Of
+    SentenceVectors, sentence-transformers reads the folder too.
     tokenizer: None: the one that is in `folder` already, else that of the checkpoint that the model was loaded from; if
     there is none, one line in the log says so.
     """
     while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
         model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
-    config: Any = model.config
-    folder, head = user_path(folder), model.name if isinstance(model, Head) else ""
+    folder = user_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, SentenceVectors):
+        stated = Stated(model.pooling, model.normalize, tokenizer.max_length if tokenizer else None)
+        write_stated(folder, stated, model.config.hidden_size)
+        model = model.encoder
+    config: Any = model.config
+    head = model.name if isinstance(model, Head) else ""
     state = model.state_dict()
     tensors: dict[str, Tensor] = {}
     for parts in names_in_file(model).values():  # type: ignore[arg-type]  # a model of ours

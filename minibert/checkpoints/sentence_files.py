@@ -1,4 +1,4 @@
-"""How the vectors of a checkpoint are meant to be made, as the files of sentence-transformers state it.
+"""How the vectors of a checkpoint are meant to be made, as the files of sentence-transformers state it: read, written.
 
 modules.json                        the steps, each with its type and folder: Transformer, Pooling, Normalize
 1_Pooling/config.json               how the vectors of a text's tokens become one
@@ -7,14 +7,15 @@ sentence_bert_config.json           max_seq_length, to which texts are cut; newe
 config_sentence_transformers.json   a text that is put before every text
 """
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minibert.config import Config
-from minibert.storage.modules import home_of, read_modules, refusal
-from minibert.utils.files import read_json
+from minibert.storage.modules import TYPES, home_of, read_modules, refusal
+from minibert.utils.files import read_json, write_text_atomically
 from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
@@ -101,3 +102,29 @@ def read_max_length(folder: Path) -> int:
                 raise ValueError(str(error)) from None
             return int(min(length, positions))
     return positions
+
+
+def write_stated(folder: Path, stated: Stated, width: int) -> None:
+    """Write these files beside a checkpoint, as sentence-transformers 5 and 6 read them; width: of a vector."""
+    steps = STEPS[stated.normalize]
+    paths = ["", *(f"{number}_{step}" for number, step in enumerate(steps) if number)]
+    own = {"max_seq_length": stated.max_length, "do_lower_case": False}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{TYPES}models.{step}"}
+        for number, (step, path) in enumerate(zip(steps, paths, strict=True))
+    ]
+    files: dict[str, Any] = {
+        f"{paths[1]}/config.json": {"word_embedding_dimension": width}
+        | {key: mode == stated.pooling for key, mode in OLDER.items()},
+        "sentence_bert_config.json": {name: value for name, value in own.items() if value is not None},
+        "config_sentence_transformers.json": {
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+        "modules.json": modules,
+    }
+    for path in paths[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    for name, values in files.items():
+        write_text_atomically(folder / name, json.dumps(values, indent=2) + "\n")

@@ -121,7 +121,7 @@ def evaluate_any(args: Arguments) -> Figures:
         device=args.device,
     )
     print(measured)
-    return {"rows": measured.rows} | measured.figures | {f"{name}_error": x for name, x in measured.errors.items()}
+    return {"rows": measured.rows} | measured.with_errors
 
 
 def evaluate(args: Arguments) -> Figures:

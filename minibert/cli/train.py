@@ -85,7 +85,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
-    from minibert.train.finetuning import FinetuneRun
+    from minibert.train.embedding import prepare
     from minibert.train.run import plot_runs, write
     from minibert.utils.plotting import check_picture
     from minibert.utils.settings import check_number
@@ -100,7 +100,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     data = task.read(args.data)
     task = task.resolve(data)
     dev = None if args.dev is None else task.read(args.dev)
-    prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
+    prepared = prepare(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
     trained: dict[Path, Any] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
@@ -121,7 +121,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     for folder in trained:
         remove_run(folder)
     if args.plot and distributed.context().is_main:
-        plot_runs([one.figures for one in trained.values()], task.main, args.plot)
+        plot_runs([one.figures for one in trained.values()], prepared.main, args.plot)
         print(block("picture", str(args.plot)))
     return print_saved(args, best)
 

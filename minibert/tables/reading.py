@@ -101,6 +101,7 @@ class Table:
         self.header = True
         self.place = self.name  # of the last row, for messages
         self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
+        self.first_row: list[str] = []  # its cells, in a .csv or .tsv
         self.texts, self.others = texts_in(self.name) if self.format == FOLDER else ([], [])  # files of a folder
         self.stream = io.BytesIO() if self.format == FOLDER else opened(path)
         self.begun = self.state()
@@ -232,7 +233,11 @@ class Table:
 
     def _has_names(self, row: Sequence[str]) -> bool:
         """Whether this is a header with the requested columns."""
-        return has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns)
+        return (
+            bool(self.columns)
+            and has_header(self.columns, row)
+            and all(name_of(column, row) in row for column in self.columns)
+        )
 
     def is_missing(self, found: Any, column: Column) -> bool:
         """Whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""
@@ -270,7 +275,7 @@ class Table:
         Without a header, the columns are called 1, 2, ...
         """
         for place, first in rows:
-            names = [name.strip() for name in first]
+            self.first_row = names = [name.strip() for name in first]
             if len(names) < len(self.columns):
                 roles = " and ".join(column.role for column in self.columns)
                 raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each (--delimiter)")
@@ -292,6 +297,18 @@ class Table:
                         f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row{quotes}"
                     )
                 yield at, dict(zip(keys, row, strict=True))
+
+
+def peek(path: str | os.PathLike[str], settings: FileSettings = DEFAULT) -> list[list[Any]]:
+    """Return the first rows of a file with columns: its first row or the names of its columns, then cells; [] of texts.
+
+    Raises what Table raises.
+    """
+    is_table = settings.format_of(os.fspath(path))[0] in DELIMITERS
+    with Table(path, (), settings, whole=not is_table) as table:
+        records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
+    names = table.first_row or (list(records[0]) if records else [])
+    return [names, *(list(record.values()) for record in records)] if names else []
 
 
 class TextFile(Table):

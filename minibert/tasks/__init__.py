@@ -14,6 +14,7 @@ In reading order:
     tagging         a tag for each word
     questions       questions on passages and their answers, and the files that have them: SQuAD
     answering       questions to spans of a passage, and the score of SQuAD
+    embedding       vectors of texts that belong together
     masked_text     masked tokens: filling masks, and continued pretraining
     vector_measures  how good vectors are, on pairs of texts and by search
     scoring         how likely a masked language model finds a text
@@ -29,6 +30,7 @@ from minibert.tasks.settings import (
     AnsweringSettings,
     ChoiceSettings,
     ClassificationSettings,
+    EmbeddingSettings,
     MaskedTextSettings,
     TaggingSettings,
 )
@@ -77,6 +79,14 @@ TASKS = {
         ChoiceSettings,
         "one of several choices",
         'JSON lines of {"question", "choices": [...], "label"}, perhaps "context"; or SWAG',
+    ),
+    "embed": Entry(
+        "embedding",
+        "Embedding",
+        EmbeddingSettings,
+        "vectors of texts that belong together",
+        "texts in one column: unsupervised; two: pairs; three: pairs and their similarity, a number; three or more: "
+        "pairs and hard negatives",
     ),
     "mask": Entry(
         "masked_text",

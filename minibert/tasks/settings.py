@@ -110,3 +110,26 @@ class MaskedTextSettings(FileSettings):
     text: str | None = setting(
         None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
     )
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings(FileSettings):
+    """The settings of tasks.embedding.Embedding."""
+
+    text: str | int | None = setting(
+        None, "column of the texts: name, or number without a header (default: all columns, in order)", metavar="COLUMN"
+    )
+    pair: str | int | None = setting(None, "column of the texts that belong to them", metavar="COLUMN")
+    negatives: tuple[str | int, ...] = setting(
+        (), "columns of texts that do not belong to them: hard negatives", metavar="COLUMN,COLUMN", parse=columns_of
+    )
+    label: str | int | None = setting(None, "column of numbers: how similar text and pair are", metavar="COLUMN")
+    pooling: str = setting(
+        "auto", "{choices}; auto: as the checkpoint's files state, else mean", choices=("auto", "mean", "cls")
+    )
+    normalize: bool | None = setting(None, "vectors of length 1 (default: as the checkpoint's files state)")
+    scale: float = setting(20.0, "factor of the cosines: the inverse of the temperature", above=0, maximum=1000)
+    loss: str = setting(
+        "cosent", "of similarities: {choices}, their order or their values", choices=("cosent", "cosine")
+    )
+    highest: float = setting(1.0, "similarity of equal texts, for --loss cosine; the lowest is 0", above=0)

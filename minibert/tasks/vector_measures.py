@@ -26,22 +26,18 @@ from minibert.tables.reading import Column, Table
 from minibert.tasks.metrics import correlation
 from minibert.utils.printing import block, brief
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 from minibert.vectors.search import DEFAULT_MODEL, nearest, scaled
 
 DRAWS = 1000  # of the bootstrap
 CUTOFFS = (1, 5, 10)  # of recall
 MOST = 10  # ranks that count in MRR and nDCG
-# The columns of a file, by their usual names; a table of as many columns without a header has them in this order.
-SCORED = (
-    Column("text", usual=("sentence1", "text1", "sentence", "text")),
-    Column("pair", usual=("sentence2", "text2")),
-    Column("label", usual=("score", "similarity", "label")),
-)
-ANSWERED = (
-    Column("text", usual=("query", "question", "anchor", "sentence1")),
-    Column("pair", usual=("text", "passage", "positive", "answer", "context", "sentence2")),
-)
+# The usual names of the columns of a file.
+FIRST = ("anchor", "query", "question", "sentence1", "text1", "sentence", "text")
+SECOND = ("positive", "passage", "answer", "context", "sentence2", "text2", "text")
+SCORE = ("score", "similarity", "label")
+SCORED = (Column("text", usual=FIRST), Column("pair", usual=SECOND), Column("label", usual=SCORE))
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,11 @@ class Measured:
     figures: dict[str, float]  # by name
     errors: dict[str, float] = field(repr=False)
     texts: int | None = None  # different ones that were searched
+
+    @property
+    def with_errors(self) -> dict[str, float]:
+        """The figures and, by their names and _error, their standard errors."""
+        return self.figures | {f"{name}_error": error for name, error in self.errors.items()}
 
     def __str__(self) -> str:
         found = [f"{name} {value:.4f} ± {self.errors[name]:.4f}" for name, value in self.figures.items()]
@@ -81,13 +82,16 @@ def measure_similarity(
     if len(np.unique(given)) < 2:
         raise ValueError(f"the scores of {len(given)} rows are all equal; a correlation needs different ones")
     embedder = Embedder(model, recipe, device, **settings)
-    first, second = (scaled(embedder(list(side)), "row") for side in (texts, pairs))  # (N,D)
-    cosines = np.einsum("nd,nd->n", first, second)  # (N)
-    measures = {"spearman": (rankdata(given), rankdata(cosines)), "pearson": (given, cosines)}
-    random = np.random.default_rng(0)
-    draws = random.integers(len(given), size=(DRAWS, len(given)))
+    return similarity_of(embedder(list(texts)), embedder(list(pairs)), given)
+
+
+def similarity_of(first: Matrix, second: Matrix, scores: NDArray[np.float64]) -> Measured:
+    """Return the figures of measure_similarity from the vectors of both texts, (N,D) each, and the scores, (N)."""
+    cosines = np.einsum("nd,nd->n", scaled(first, "row"), scaled(second, "row"))  # (N)
+    measures = {"spearman": (rankdata(scores), rankdata(cosines)), "pearson": (scores, cosines)}
+    draws = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
     return Measured(
-        len(given),
+        len(scores),
         {name: correlation(*both) for name, both in measures.items()},
         {name: bootstrap_error(*both, draws) for name, both in measures.items()},
     )
@@ -113,21 +117,32 @@ def measure_retrieval(
     """
     if len(queries) != len(texts):
         raise ValueError(f"{len(queries)} queries and {len(texts)} texts; each row needs both")
+    numbers, right = right_texts(queries, texts)
+    embedder = Embedder(model, recipe, device, **settings)
+    return retrieval_of(embedder(list(right)), embedder(list(numbers)), list(right.values()))
+
+
+def right_texts(queries: Sequence[Any], texts: Sequence[Any]) -> tuple[dict[Any, int], dict[Any, set[int]]]:
+    """Return the number of each different text, and by each different query the numbers of its texts."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if len(numbers) < 2:
         raise ValueError(f"there are {len(numbers)} different texts; a search needs at least 2")
-    right: dict[str, set[int]] = {}
-    for query, text in zip(queries, texts, strict=True):
+    right: dict[Any, set[int]] = {}
+    for query, text in zip(queries, texts, strict=False):
         right.setdefault(query, set()).add(numbers[text])
-    embedder = Embedder(model, recipe, device, **settings)
-    found = nearest(embedder(list(numbers)), embedder(list(right)), MOST)
-    each = [ranking_scores(rows.tolist(), wanted) for (rows, _), wanted in zip(found, right.values(), strict=True)]
+    return numbers, right
+
+
+def retrieval_of(queries: Matrix, texts: Matrix, right: Sequence[set[int]]) -> Measured:
+    """Return the figures of measure_retrieval from the vectors of different queries and texts; right: see above."""
+    found = nearest(texts, queries, MOST)
+    each = [ranking_scores(rows.tolist(), wanted) for (rows, _), wanted in zip(found, right, strict=True)]
     columns = {name: np.array([one[name] for one in each]) for name in each[0]}
     return Measured(
         len(each),
         {name: float(values.mean()) for name, values in columns.items()},
         {name: float(values.std(ddof=len(each) > 1) / len(each) ** 0.5) for name, values in columns.items()},
-        len(numbers),
+        len(texts),
     )
 
 
@@ -158,7 +173,7 @@ def measure_file(
     columns: the names or numbers of the columns, None for the usual ones. Raises what the two functions raise, and
     ValueError, with the row, for a score that is no number.
     """
-    wanted = SCORED if what == "similarity" else ANSWERED
+    wanted = SCORED if what == "similarity" else SCORED[:2]
     chosen = [Column(one.role, name, one.usual) for one, name in zip(wanted, columns, strict=False)]
     with Table(path, chosen, files or FileSettings()) as table:
         rows = [(table.place, *row) for row in table.rows()]

@@ -96,6 +96,13 @@ class DistributedContext:
 
     # Results that all ranks share
 
+    def gather(self, own: Result) -> list[Result]:
+        """The values of all ranks, in their order."""
+        values: list[Any] = [own] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, own)
+        return values
+
     def on_main(self, function: Callable[[], Result]) -> Result:
         """The result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
         if self.size == 1:
@@ -115,25 +122,32 @@ class DistributedContext:
     def random_states(self, device: torch.device) -> dict[str, Tensor]:
         """The states of torch's generators of the CPU and of the model's device, by name; those of another rank than
         the main process have its number appended."""
-        own = {"random": torch.get_rng_state()}
-        if device.type != "cpu":
-            own[f"random {device.type}"] = torch.get_device_module(device).get_rng_state(*indexed(device))
-        of_ranks: list[Any] = [own]
-        if self.size > 1:
-            of_ranks = [None] * self.size
-            dist.all_gather_object(of_ranks, own)
+        own = random_states(device)
         return {
             f"{name} {rank}" if rank else name: state
-            for rank, states in enumerate(of_ranks)
+            for rank, states in enumerate(self.gather(own))
             for name, state in states.items()
         }
 
     def set_random_states(self, states: dict[str, Tensor], device: torch.device) -> None:
         """Restore this rank's part of random_states. Raises KeyError where it is missing."""
         suffix = "" if self.is_main else f" {self.rank}"
-        torch.set_rng_state(states[f"random{suffix}"])
-        if device.type != "cpu":
-            torch.get_device_module(device).set_rng_state(states[f"random {device.type}{suffix}"], *indexed(device))
+        set_random_states({name: states[name + suffix] for name in random_states(device)}, device)
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's generators of the CPU and of this device, by name."""
+    states = {"random": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[f"random {device.type}"] = torch.get_device_module(device).get_rng_state(*indexed(device))
+    return states
+
+
+def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Restore states that random_states returned."""
+    torch.set_rng_state(states["random"])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[f"random {device.type}"], *indexed(device))
 
 
 def indexed(device: torch.device) -> list[torch.device]:

@@ -222,8 +222,9 @@ def finetune(
         model.predict(["a new message"])  # as minibert.predict does; its tokenizer is model.tokenizer
 
     A head that the checkpoint has for these labels is kept, with their order; else the log says that the head is new.
-    task: "classify", "tag", "answer", "choose", "mask", or a Task. data: a file, the result of the task's `read`, or
-    for "classify" also a data frame or a dict of columns, or texts, with labels and optional pairs. dev: the same, or
+    task: "classify", "tag", "answer", "choose", "embed", "mask", or a Task. data: a file, the result of the task's
+    `read`, or for "classify" and "embed" also a data frame or a dict of columns, or texts, with labels (for "embed"
+    similarities) and optional pairs. dev: the same, or
     (texts, labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes
     a killed run. overwrite: replace an earlier result of minibert in `out`. settings: those of the task, as the command
     has them (text, label, pair: names of columns; missing="empty": None and NaN are empty texts; "drop" leaves such
@@ -231,6 +232,8 @@ def finetune(
     Raises TypeError or ValueError for an `out` that is taken, settings and data that cannot be learned, before anything
     is loaded, and what Run.train raises.
     """
+    from minibert.train.embedding import prepare  # which builds on this module
+
     if out is not None:
         check_out(user_path(out), overwrite, model)
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
@@ -241,7 +244,7 @@ def finetune(
     learned = as_data(chosen, data, labels, pairs)
     chosen = chosen.resolve(learned)
     held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
-    run = FinetuneRun.of(chosen, learned, held_out, checked)
+    run = prepare(chosen, learned, held_out, checked)
     log_notes(run)
     if out is not None:
         return run.finish(user_path(out), restart=restart, overwrite=overwrite).model

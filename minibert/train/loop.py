@@ -13,6 +13,8 @@ Several processes take the same step together, each with its rows of every batch
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -123,6 +125,10 @@ class Loss(ABC):
     The counts are known before the model runs: dividing by those of the whole step makes the gradients of micro-batches
     and ranks add up to the gradient of one large batch.
     """
+
+    def of_step(self, model: Any, parts: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Loss:
+        """Return the loss for these batches of one step, of this rank; another one if it is no sum over the batches."""
+        return self
 
     @abstractmethod
     def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
@@ -250,6 +256,7 @@ def one_step(
     """
     device = next(model.parameters()).device
     optimizer.zero_grad(set_to_none=True)
+    loss_of = loss_of.of_step(model, parts, settings.precision, context)
     terms = [loss_of.terms(model, part) for part in parts]
     counts = torch.tensor([[term.count for term in of_part.values()] for of_part in terms], dtype=torch.float64)
     all_counts = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))

@@ -56,4 +56,6 @@ def freeze(model: Head, part: str) -> Head:
         raise ValueError(f"freeze is {part!r}; choose none, embeddings, encoder, or a number of layers up to {count}")
     for module in parts[part]:
         module.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"freeze is {part!r}, and this model has no weights beside it: nothing would be trained")
     return model

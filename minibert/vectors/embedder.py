@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
+from minibert.heads import SentenceVectors
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
@@ -50,7 +51,7 @@ COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 @with_settings
 def embed(
     texts: object,
-    model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
+    model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
     *,
     pairs: object = None,
     recipe: Recipe = DEFAULT,
@@ -61,8 +62,9 @@ def embed(
     """Return the vectors of texts, (N, width) float32, in the order of the texts; of one str one vector, (width,).
 
     texts: list, tuple, 1-D array, Series or generator. pairs: the second text of each, in the same form; both are one
-    row, [CLS] text [SEP] second [SEP], and the longer one is cut first. model: a Hub name, a folder, or an Encoder,
-    which stays on its device and needs its tokenizer too. device: "auto" is CUDA if there is one, else the CPU.
+    row, [CLS] text [SEP] second [SEP], and the longer one is cut first. model: a Hub name, a folder, what
+    `finetune("embed", ...)` returns, or an Encoder, which stays on its device and needs its tokenizer too.
+    device: "auto" is CUDA if there is one, else the CPU.
     recipe and settings: which vectors; help(minibert.Recipe) describes each setting.
     Raises TypeError for a row that is not a text, naming the row; ValueError for a setting that is not possible, and,
     naming the row, for a vector with NaN or infinity; FileNotFoundError if the checkpoint is not found.
@@ -98,13 +100,22 @@ class Embedder(Habits):
     @with_settings
     def __init__(
         self,
-        model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
+        model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
         recipe: Recipe = DEFAULT,
         device: str | torch.device = "auto",
         tokenizer: Tokenizer | None = None,
         **settings: Any,
     ) -> None:
         recipe = replace(recipe, **settings)
+        if isinstance(model, SentenceVectors):
+            tokenizer = tokenizer or model.tokenizer
+            if recipe.pooling == "auto":
+                recipe = replace(
+                    recipe,
+                    pooling=model.pooling,
+                    normalize=model.normalize if recipe.normalize is None else recipe.normalize,
+                )
+            model = model.encoder
         if not isinstance(model, Encoder):
             choose_device(device)
         elif tokenizer is None:
@@ -118,7 +129,7 @@ class Embedder(Habits):
             raise ValueError(
                 f"max_length is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
             )
-        self.model = model
+        self.model: str | os.PathLike[str] | Encoder = model
         self.given_recipe = recipe
         self.device = device
         self.given_tokenizer = tokenizer

@@ -1,0 +1,273 @@
+"""Sentence vectors: texts that belong together get vectors of a high cosine, other texts of a low one.
+
+    text                                the same text twice, each time with other dropout (SimCSE: Gao et al. 2021)
+    text, pair                          a question and its answer, a sentence and its paraphrase
+    text, pair, negative, ...           and texts that do not belong to it, though they look alike: hard negatives
+    text, pair, similarity              how similar people find them
+
+Without similarities each text must find its pair among all pairs and negatives of its step (in-batch negatives). With
+them the cosines are brought into the same order (cosent), or to the same values (cosine). losses.py has the formulas.
+
+A dev file with similarities is measured by correlation, another one by retrieval (vector_measures.py). N rows of C
+texts, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.losses import cosent, cosine_error, in_batch_negatives
+from minibert.tables.formats import is_number, looks_like_header
+from minibert.tables.reading import Column, Table, find_columns, listed, peek
+from minibert.tables.texts import as_texts
+from minibert.tables.writing import one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.settings import EmbeddingSettings
+from minibert.tasks.vector_measures import FIRST, SCORE, SECOND, as_number, retrieval_of, right_texts, similarity_of
+from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
+
+MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
+NEGATIVE = "negative"  # with which the names of columns of hard negatives begin
+CHOOSE = "choose the columns: --text, --pair, and --label or --negatives (text=, pair=, label=, negatives=)"
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """N rows of texts, as columns."""
+
+    columns: tuple[list[str], ...]  # C: texts, pairs, hard negatives
+    similarity: list[float] | None = None  # of text and pair in each row
+
+    def __post_init__(self) -> None:
+        lengths = [len(column) for column in self.columns]
+        lengths += [] if self.similarity is None else [len(self.similarity)]
+        if len(set(lengths)) > 1 or (self.similarity is not None and len(self.columns) != 2):
+            raise ValueError(
+                f"there are columns of {', '.join(map(str, lengths))} rows; each row needs a text in each, and a "
+                "similarity needs two texts"
+            )
+        for row, value in enumerate(self.similarity or ()):
+            if not math.isfinite(value):
+                raise ValueError(f"row {row} has the similarity {value}; it must be a finite number")
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+
+def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
+    """Return the columns of a file by its first rows: by their usual names, else all of them in order.
+
+    Raises ValueError for a header without a usual name.
+    """
+    names = [str(name).strip().lower() for name in (rows[0] if rows else ())]
+    known = [next((one for one in usual if one in names), None) for usual in (FIRST, SECOND, SCORE)]
+    if known[0] is not None:
+        text, pair, label = known
+        pair = next((one for one in SECOND if one in names and one != text), None)
+        negatives = [name for name in names if name.startswith(NEGATIVE)]
+        return as_columns(text, pair, negatives, label if pair and not negatives else None)
+    if looks_like_header([[str(cell) for cell in row] for row in rows]) or known[1] or known[2]:
+        raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {CHOOSE}")
+    numbers: list[str | None] = [str(number) for number in range(1, len(names) + 1)] or [None]
+    if len(numbers) == 3 and is_number(names[2]):
+        return as_columns(numbers[0], numbers[1], [], numbers[2])
+    return as_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
+
+
+def as_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
+    """Return these names or numbers as columns to read; None: no such column, or of `text` the usual one."""
+    columns = [Column("text", None if text is None else str(text), FIRST)]
+    columns += [] if pair is None else [Column("pair", str(pair), SECOND)]
+    columns += [Column("negative", str(one), ()) for one in negatives]
+    return columns + ([] if label is None else [Column("label", str(label), SCORE)])
+
+
+@dataclass(frozen=True)
+class Embedding(EmbeddingSettings, Task):
+    """Vectors of texts that belong together; see EmbeddingSettings."""
+
+    name = "embed"
+    head = "sentence-vectors"
+    served_at = ""
+    main = "spearman"
+    pairs = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "negatives", tuple(self.negatives))  # which training.json has as a list
+        if self.pair is None and (self.negatives or self.label is not None):
+            raise ValueError("negatives and label need pair: the column of the texts that belong to the first ones")
+        if self.negatives and self.label is not None:
+            raise ValueError("a row has hard negatives or a similarity, not both; leave out negatives or label")
+
+    # -- data
+
+    def columns_of(self, rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
+        """Return the columns that were named, else those that these first rows imply."""
+        if self.text is None and self.pair is None:
+            return usual_columns(rows, where)
+        return as_columns(self.text, self.pair, self.negatives, self.label)
+
+    def read(self, path: str | Path) -> TextRows:
+        """Read the rows of a table, or one text a line. Raises ValueError, with the place, for invalid content."""
+        if os.fspath(path) == "-" and self.text is None and self.format not in (None, "txt"):
+            raise ValueError(f"standard input is read only once; {CHOOSE}")
+        columns = self.columns_of([] if os.fspath(path) == "-" else peek(path, self), os.fspath(path))
+        with Table(path, columns, self) as table:
+            found = [(table.place, row) for row in table.rows()]
+        if not found:
+            raise ValueError(f"{table.name} holds no rows; each needs a text")
+        places, rows = zip(*found, strict=True)
+        return self.of_columns(columns, [list(column) for column in zip(*rows, strict=True)], places)
+
+    @staticmethod
+    def of_columns(columns: Sequence[Column], cells: Sequence[list[Any]], places: Sequence[str]) -> TextRows:
+        """Return the rows in columns of cells; places: of the rows, for messages."""
+        if columns[-1].role != "label":
+            return TextRows(tuple(cells))
+        return TextRows(tuple(cells[:-1]), list(map(as_number, cells[-1], places)))
+
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> TextRows:
+        """Return rows of a text or two."""
+        missing = "empty" if self.missing == "empty" else "error"
+        return TextRows(tuple(as_texts(one, missing=missing) for one in (texts, pairs) if one is not None))
+
+    def from_labels(
+        self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None
+    ) -> TextRows:
+        """Return rows of two texts and their similarity. Raises TypeError without pairs."""
+        if pairs is None:
+            raise TypeError("labels are the similarity of two texts; pass pairs= too")
+        values = [as_number(value, f"row {row}") for row, value in enumerate(labels)]
+        return TextRows(self.from_texts(texts, pairs).columns, values)
+
+    def from_table(self, table: Mapping[str, Any], kind: str) -> TextRows:
+        """Return the rows in the columns of a data frame or a dict."""
+        columns = self.columns_of([list(table)], f"the {kind}")
+        cells: list[Any] = [list(table[name]) for name in find_columns(columns, list(table), f"the {kind}")]
+        places = [f"row {row}" for row in range(len(cells[0]))]
+        missing = "empty" if self.missing == "empty" else "error"
+        texts = [
+            as_texts(c, missing=missing) if one.role != "label" else c for one, c in zip(columns, cells, strict=True)
+        ]
+        return self.of_columns(columns, texts, places)
+
+    def labels_of(self, data: TextRows) -> list[str]:
+        """Return []. Raises ValueError where no text differs from the others, or similarities are not on the scale."""
+        if data.similarity is None:
+            if self.loss == "cosine":
+                raise ValueError("loss is 'cosine', and the rows have no similarity; name its column (--label, label=)")
+            if len(set(data.columns[min(1, len(data.columns) - 1)])) < 2:
+                raise ValueError(f"all {len(data)} rows have the same text; vectors are learned from different ones")
+        elif self.loss == "cosent" and len(set(data.similarity)) < 2:
+            raise ValueError(f"the similarity of all {len(data)} rows is the same, so they have no order to be learned")
+        elif self.loss == "cosine":
+            for row, value in enumerate(data.similarity):
+                if not 0 <= value <= self.highest:
+                    raise ValueError(
+                        f"row {row} has the similarity {value:g}; it must be from 0 to {self.highest:g}; if equal "
+                        f"texts have {max(data.similarity):g}, add --highest {max(data.similarity):g} (highest=)"
+                    )
+        return []
+
+    # -- to the model and back
+
+    def encode(self, data: TextRows, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
+        """Return an example for each text of each row, or two for the only one.
+
+        Labels: `numbers`, (C), equal for equal texts, and `similarity`, from 0 to 1 for the loss "cosine".
+        """
+        columns = [tokenizer.encode_texts(column, max_length=max_length) for column in data.columns]
+        stats = sum((column.stats for column in columns), TokenStats())
+        tokenizer.warn(TokenStats(stats.texts, stats.tokens - stats.special, stats.unknown), max_length)
+        ids = [column.ids for column in columns] * (2 if len(columns) == 1 else 1)
+        unit = self.highest if self.loss == "cosine" else 1.0
+        numbers: dict[tuple[int, ...], int] = {}
+        examples = []
+        for row, texts in enumerate(zip(*ids, strict=True)):
+            targets: dict[str, Any] = {"numbers": [numbers.setdefault(tuple(one), len(numbers)) for one in texts]}
+            if data.similarity is not None:
+                targets["similarity"] = data.similarity[row] / unit
+            examples += [Example(one, [0] * len(one), targets) for one in texts]
+        left = tokenizer.cuts_left
+        cut = TruncationWarning(stats.truncated, stats.texts, max_length, stats.longest, stats.uncounted > 0, left=left)
+        return Encoded(examples, choices=len(ids), cut=cut if stats.truncated else None)
+
+    def step_loss(self, vectors: Tensor, numbers: Tensor, similarity: Tensor | None) -> Tensor:
+        """Return the loss of all rows of a step, (N,C,D), (N,C), (N) -> ()."""
+        if similarity is not None:
+            cosines = torch.cosine_similarity(vectors[:, 0], vectors[:, 1])  # (N)
+            return (
+                cosine_error(cosines, similarity) if self.loss == "cosine" else cosent(cosines, similarity, self.scale)
+            )
+        texts = vectors[:, 1:].transpose(0, 1).flatten(0, 1)  # (N,C,D) -> ((C-1)·N,D): all pairs, then the negatives
+        return in_batch_negatives(vectors[:, 0], texts, false_negatives(numbers), self.scale)
+
+    def decode(
+        self, logits: Sequence[Logits], encoded: Encoded, data: TextRows, labels: Sequence[str]
+    ) -> list[Prediction]:
+        """Return the vectors of each row, (C,D), and the cosine of the first two; of one text only its vector."""
+        C = encoded.choices
+        rows = (np.stack(logits[at : at + C]) for at in range(0, len(logits), C))
+        if len(data.columns) == 1:
+            return [{"vectors": row[:1]} for row in rows]
+        return [{"vectors": row, "similarity": cosine(row[0], row[1])} for row in rows]
+
+    def measure(self, answers: Sequence[Prediction], data: TextRows, labels: Sequence[str]) -> Measure:
+        """Return the correlation with the similarities of the data, or without them how well a text finds its pair."""
+        if len(data.columns) == 1:
+            raise ValueError("the rows have one text each; vectors are measured on pairs, perhaps with a similarity")
+        vectors = np.stack([one["vectors"] for one in answers])  # (N,C,D)
+        if data.similarity is not None:
+            found = similarity_of(vectors[:, 0], vectors[:, 1], np.array(data.similarity))
+        else:
+            queries, *others = data.columns
+            texts = [text for column in others for text in column]
+            numbers, right = right_texts(queries, texts)
+            of_texts = dict(zip(texts, vectors[:, 1:].swapaxes(0, 1).reshape(len(texts), -1), strict=True))
+            of_queries = dict(zip(queries, vectors[:, 0], strict=True))
+            found = retrieval_of(
+                np.stack([of_queries[one] for one in right]),
+                np.stack([of_texts[one] for one in numbers]),
+                list(right.values()),
+            )
+        return Measure({"rows": found.rows, **found.with_errors}, MEASURED[data.similarity is not None], str(found))
+
+    def as_dicts(self, answers: Sequence[Prediction], data: TextRows) -> list[Prediction]:
+        """Return the similarity of each pair, or the vector of each text."""
+        if len(data.columns) == 1:
+            return [{"vector": one["vectors"][0]} for one in answers]
+        return [{"similarity": one["similarity"]} for one in answers]
+
+    def format_predictions(self, answers: Sequence[Prediction], data: TextRows) -> list[str]:
+        """Return the similarity and the texts."""
+        shown = [f"{one['similarity']:.4f}" if "similarity" in one else "" for one in answers]
+        return [one_line(*cells) for cells in zip(shown, *data.columns, strict=True)]
+
+
+def cosine(a: Logits, b: Logits) -> float:
+    """Return the cosine of two vectors, (D) each, neither of which is 0."""
+    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def false_negatives(numbers: Tensor) -> Tensor:
+    """Return which texts are no negatives of an anchor, (N,C) -> (N, (C-1)·N): those that equal it or its pair.
+
+    So do the pairs of an equal anchor. Its own pair, in column i of row i, is never excluded.
+    """
+    anchors, pairs = numbers[:, :1], numbers[:, 1:2]  # (N,1) each
+    texts = numbers[:, 1:].T.flatten()  # ((C-1)·N)
+    excluded = (texts == anchors) | (texts == pairs)  # (N, (C-1)·N)
+    N = len(numbers)
+    excluded[:, :N] |= anchors == anchors.T
+    excluded[:, :N].fill_diagonal_(False)
+    return excluded

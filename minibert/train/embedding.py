@@ -1,0 +1,164 @@
+"""Training sentence vectors: a loss that compares all texts of a step, and the run that uses it.
+
+The loss of a step is no sum over its batches: a text is compared with those of all batches and ranks. So, as GradCache
+(Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"):
+
+    1. all batches without gradients   -> the vectors of all texts of the step, exchanged between the ranks
+    2. each batch again, with gradients, the vectors of the others constant -> loss -> its share of the gradient
+
+With the same dropout in both passes the shares add up to the gradient of one large batch. A step of a single batch
+needs only the second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from minibert.checkpoints.load import load
+from minibert.checkpoints.sentence_files import read_stated
+from minibert.heads import Head, SentenceVectors
+from minibert.prediction.collate import ExampleBatch
+from minibert.prediction.packed import OutputFunction
+from minibert.tasks.base import Task
+from minibert.tasks.embedding import MEASURED, Embedding
+from minibert.train.distributed import DistributedContext, random_states, set_random_states
+from minibert.train.finetuning import FinetuneRun
+from minibert.train.loop import Loss, Term
+from minibert.train.settings import FinetuneSettings
+from minibert.train.start import freeze
+from minibert.utils.device import autocast, move
+
+
+@dataclass(frozen=True)
+class TextVectors:
+    """The vectors of the rows of a batch, and what the loss knows about them."""
+
+    vectors: Tensor  # (B,C,D)
+    numbers: Tensor  # (B,C): equal for equal texts
+    similarity: Tensor | None  # (B)
+
+    def to(self, device: torch.device) -> TextVectors:
+        """Return a copy on a device."""
+        similarity = None if self.similarity is None else self.similarity.to(device)
+        return TextVectors(self.vectors.to(device), self.numbers.to(device), similarity)
+
+
+# Vectors (N,C,D), numbers (N,C) and similarities (N) of all rows of a step -> ().
+CompareTexts = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class VectorLoss(Loss):
+    """A loss of the vectors of all texts of a step."""
+
+    compare: CompareTexts
+    output_of: OutputFunction
+    others: Sequence[Sequence[TextVectors]] = (
+        (),
+    )  # for each batch of this rank, those of all other batches of the step
+    parts: Sequence[ExampleBatch] = ()  # these batches
+    states: Sequence[dict[str, Tensor]] = ()  # of the random numbers before each
+
+    def of_step(self, model: Any, parts: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Self:
+        """Compute the vectors of all batches, unless there is only one."""
+        if len(parts) * context.size == 1:
+            return self
+        states, own = [], []
+        for part in parts:
+            states.append(random_states(model.device))
+            with torch.no_grad(), autocast(model.device, precision):
+                own.append(self.vectors(model, part))
+        counted = [None if part.idle else one.to(torch.device("cpu")) for part, one in zip(parts, own, strict=True)]
+        of_ranks = context.gather(counted)
+        others = [
+            [
+                one.to(model.device)
+                for rank, of_rank in enumerate(of_ranks)
+                for at, one in enumerate(of_rank)
+                if one is not None and (rank, at) != (context.rank, number)
+            ]
+            for number in range(len(parts))
+        ]
+        return replace(self, others=others, parts=parts, states=states)
+
+    def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
+        """Return one term; every batch has the same share of the loss, which is that of the whole step."""
+        return {"loss": Term(0.0 if batch.idle else 1.0)}
+
+    def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
+        """Return the loss of the step; its gradient is that of this batch, times the number of batches."""
+        number = next((at for at, part in enumerate(self.parts) if part is batch), 0)
+        if self.states:
+            set_random_states(self.states[number], model.device)
+        all_rows = [self.vectors(model, batch), *self.others[number]]
+        similarity = [one.similarity for one in all_rows if one.similarity is not None]
+        loss = self.compare(
+            torch.cat([one.vectors for one in all_rows]),
+            torch.cat([one.numbers for one in all_rows]),
+            torch.cat(similarity) if similarity else None,
+        )
+        # The loop gives each batch an equal share, and the shares of the gradient are a sum.
+        return {"loss": loss.detach() + len(all_rows) * (loss - loss.detach()) if self.states else loss}
+
+    def vectors(self, model: Any, batch: ExampleBatch) -> TextVectors:
+        """Return the vectors of a batch, in float32."""
+        labels: dict[str, Any] = move(batch.labels, model.device)
+        vectors = self.output_of(model, replace(batch, choices=0, labels={})).logits.float()  # (B·C,D)
+        return TextVectors(vectors.unflatten(0, (-1, batch.choices)), labels["numbers"], labels.get("similarity"))
+
+
+@dataclass(frozen=True)
+class EmbeddingRun(FinetuneRun):
+    """Texts that belong together, and a checkpoint without a task head."""
+
+    task: Embedding
+
+    @classmethod
+    def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
+        """Check and encode; pooling and normalize become what the files of the checkpoint state.
+
+        Raises ValueError for data that cannot be learned.
+        """
+        run = super().of(task, data, dev, settings)
+        rows = min(settings.batch_size * settings.accumulate, len(data))
+        if rows < 2 and len(data.columns) < 3:
+            raise ValueError(
+                f"a step has {rows} row, and a text is compared with those of other rows; choose a batch_size of 2 or "
+                "more, and give as many rows"
+            )
+        if dev is not None and len(dev.columns) == 1:
+            raise ValueError("dev has one text per row; vectors are measured on pairs, perhaps with a similarity")
+        stated = read_stated(run.source.folder)
+        pooling = run.task.pooling
+        if pooling == "auto":
+            pooling = stated.pooling if stated else "mean"
+        if pooling == "max":
+            raise ValueError(
+                f"{run.source.folder} states pooling max, which is not trained; choose pooling mean or cls"
+            )
+        normalize = bool(stated and stated.normalize) if run.task.normalize is None else run.task.normalize
+        return replace(run, task=replace(run.task, pooling=pooling, normalize=normalize))
+
+    @property
+    def main(self) -> str:
+        """The main figure on dev: spearman of similarities, mrr@10 of pairs."""
+        return self.task.main if self.dev is None else MEASURED[self.dev.similarity is not None]
+
+    def new_model(self) -> Head:
+        """The checkpoint with the pooling of the task, frozen as the settings say."""
+        model = SentenceVectors(load(self.source.folder), self.task.pooling, bool(self.task.normalize))
+        return freeze(model, self.settings.freeze)
+
+    def loss_of(self, output_of: OutputFunction) -> Loss:
+        """The loss of the vectors of all texts of a step."""
+        return VectorLoss(self.task.step_loss, output_of)
+
+
+def prepare(task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> FinetuneRun:
+    """Return the run for a task. Raises ValueError for data that cannot be learned."""
+    return (EmbeddingRun if isinstance(task, Embedding) else FinetuneRun).of(task, data, dev, settings)
