@@ -68,17 +68,16 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
 
     Raises ValueError for a header without a usual name.
     """
-    names = [str(name).strip().lower() for name in (rows[0] if rows else ())]
-    known = [next((one for one in usual if one in names), None) for usual in (FIRST, SECOND, SCORE)]
-    if known[0] is not None:
-        text, pair, label = known
-        pair = next((one for one in SECOND if one in names and one != text), None)
-        negatives = [name for name in names if name.startswith(NEGATIVE)]
+    names = {str(name).strip().lower(): str(name) for name in (rows[0] if rows else ())}
+    text, pair, label = (next((names[one] for one in usual if one in names), None) for usual in (FIRST, SECOND, SCORE))
+    if text is not None:
+        pair = next((names[one] for one in SECOND if names.get(one, text) != text), None)
+        negatives = [name for lower, name in names.items() if lower.startswith(NEGATIVE)]
         return as_columns(text, pair, negatives, label if pair and not negatives else None)
-    if looks_like_header([[str(cell) for cell in row] for row in rows]) or known[1] or known[2]:
+    if looks_like_header([[str(cell) for cell in row] for row in rows]) or pair or label:
         raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {CHOOSE}")
-    numbers: list[str | None] = [str(number) for number in range(1, len(names) + 1)] or [None]
-    if len(numbers) == 3 and is_number(names[2]):
+    numbers: list[str | None] = [str(number) for number in range(1, len(rows[0]) + 1)] if rows else [None]
+    if len(numbers) == 3 and is_number(str(rows[0][2])):
         return as_columns(numbers[0], numbers[1], [], numbers[2])
     return as_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
 

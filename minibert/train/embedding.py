@@ -106,9 +106,10 @@ class VectorLoss(Loss):
         return {"loss": loss.detach() + len(all_rows) * (loss - loss.detach()) if self.states else loss}
 
     def vectors(self, model: Any, batch: ExampleBatch) -> TextVectors:
-        """Return the vectors of a batch, in float32."""
+        """Return the vectors of a batch, in float32 even if the model computes in bfloat16."""
         labels: dict[str, Any] = move(batch.labels, model.device)
-        vectors = self.output_of(model, replace(batch, choices=0, labels={})).logits.float()  # (B·C,D)
+        vectors = self.output_of(model, replace(batch, choices=0, labels={})).logits  # (B·C,D)
+        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         return TextVectors(vectors.unflatten(0, (-1, batch.choices)), labels["numbers"], labels.get("similarity"))
 
 

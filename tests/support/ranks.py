@@ -22,15 +22,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.heads import HEAD_CLASSES, Head
+from minibert.heads import HEAD_CLASSES, Head, SentenceVectors
 from minibert.inputs import IGNORED
 from minibert.prediction import packed
 from minibert.prediction.packed import packed_output
 from minibert.tasks.base import Example
+from minibert.tasks.embedding import Embedding
 from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
 from minibert.train.distillation import Distillation
 from minibert.train.distributed import DistributedContext, context
+from minibert.train.embedding import VectorLoss
 from minibert.train.loop import Loss, Progress, WeightedLoss, new_optimizer, packed_loss, readable_loss, train
 from minibert.train.objectives import OBJECTIVES
 from minibert.train.pretraining import PretrainRun
@@ -86,13 +88,16 @@ class Case:
     def new_model(self) -> Head:
         return new_model(self.head, **self.sizes).to(self.dtype)
 
+    def batches(self, context: DistributedContext) -> Batches:
+        return Batches(examples(self.head), self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
+
     def run(self, context: DistributedContext, folder: Path) -> Ended:
         """Train; checkpoints are kept in the folder, and resumed."""
         context.start("cpu")
         model = self.new_model()
         context.seed(self.settings.seed)
         optimizer = new_optimizer(model, self.settings)
-        batches = Batches(examples(self.head), self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
+        batches = self.batches(context)
         with Checkpointer(folder, {}, context=context) as checkpointer:
             progress = checkpointer.resume(model, optimizer)
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
@@ -100,6 +105,17 @@ class Case:
                 if progress.batch and progress.step % 4 == 0:
                     checkpointer.save(progress, model, optimizer)
         return Ended(progress, {name: value.detach().clone() for name, value in model.named_parameters()})
+
+
+@dataclass(frozen=True)
+class VectorCase(Case):
+    """Pairs of texts, each of which must find the other."""
+
+    def new_model(self) -> Head:
+        return SentenceVectors(new_model("masked-lm", **self.sizes).encoder, "mean")
+
+    def batches(self, context: DistributedContext) -> Batches:
+        return replace(super().batches(context), examples=training.pairs_of_texts(ROWS), choices=2)
 
 
 @dataclass
@@ -118,7 +134,19 @@ def distilled() -> Loss:
     return Distillation(new_model("masked-lm", seed=5).requires_grad_(False), DistillSettings())
 
 
-CASES = {
+def of_vectors(kind: type[VectorLoss] = VectorLoss) -> Loss:
+    """Which text belongs to which."""
+    return kind(Embedding().step_loss, packed_output)
+
+
+class OwnTexts(VectorLoss):
+    """A mistake: each batch of each rank is compared only with itself."""
+
+    def of_step(self, *_: Any) -> VectorLoss:
+        return self
+
+
+CASES: dict[str, Case] = {
     "classify": Case("sequence-classification"),
     "weighted": Case("sequence-classification", weighted, replace(TWENTY, accumulate=1, epochs=4)),
     # The same number added to all scores changes nothing: the gradient of their bias is rounding, which Adam enlarges.
@@ -126,6 +154,7 @@ CASES = {
     "mlm+nsp": Case("pretraining", OBJECTIVES["mlm+nsp"]),
     "mlm": Case("masked-lm", settings=replace(TWENTY, batch_size=2, accumulate=1, epochs=3)),
     "distill": Case("masked-lm", distilled),
+    "vectors": VectorCase("masked-lm", of_vectors),
 }
 CASES |= {f"{name}, double": replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}
 CASES["readable"] = Case("pretraining", lambda: OBJECTIVES["mlm+nsp"]("readable"))
@@ -217,6 +246,7 @@ def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
         yield name, case.run(context(), folder / name)
     for name, (case, kind) in MISTAKES.items():
         yield name, CASES[case].run(kind(context().rank, context().size), folder / name)
+    yield "own texts", replace(CASES["vectors"], loss_of=lambda: of_vectors(OwnTexts)).run(context(), folder / "own")
     yield from cast_weights("mlm+nsp", folder)
     yield from resumed("classify", folder / "classify, saved")
     done = corpus_run(folder).train(folder / "run")

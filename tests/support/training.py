@@ -47,6 +47,15 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
     return path
 
 
+def write_pairs(path: Path, rows: int = 24) -> Path:
+    """Two texts about one thing in each row, without a header."""
+    lines = [
+        f"the {OTHER[row % 4]} very {WORDS[row % 6]}\tvery {WORDS[row % 6]} {OTHER[row % 4]}" for row in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def write_home(folder: Path) -> Path:
     """Checkpoints with a tokenizer: an encoder, a teacher of four layers and a classifier; texts, labels, configs."""
     write_words_checkpoint(folder / "words")
@@ -56,6 +65,7 @@ def write_home(folder: Path) -> Path:
     write_corpus(folder / "corpus.txt")
     write_corpus(folder / "few.txt", documents=8)
     write_tsv(folder / "train.tsv")
+    write_pairs(folder / "pairs.tsv")
     (folder / "small.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 2}))
     electra = CONFIG | {"model_type": "electra", "embedding_size": 8, "num_hidden_layers": 2}
     (folder / "electra.json").write_text(json.dumps(electra))
@@ -71,6 +81,7 @@ EPOCHS = QUICK | {"epochs": 2, "save_every": 2}
 KINDS: dict[str, Callable[..., Any]] = {
     "classify": lambda h, **how: finetune("classify", h / "train.tsv", dev=h / "train.tsv", model=h / "words", **how),
     "mask": lambda h, **how: finetune("mask", h / "few.txt", dev=h / "few.txt", model=h / "teacher", **how),
+    "embed": lambda h, **how: finetune("embed", h / "pairs.tsv", dev=h / "pairs.tsv", model=h / "words", **how),
     "frozen": lambda h, **how: finetune("classify", h / "train.tsv", model=h / "words", freeze="encoder", **how),
     "mlm+nsp": lambda h, **how: pretrain(h / "corpus.txt", config=h / "small.json", tokenizer=h / "words", **how),
     "electra": lambda h, **how: pretrain(
@@ -130,6 +141,18 @@ def examples(
             segments = [int(place > length // 2) for place in range(length)]
             found.append(Example(draw(VOCABULARY, length), segments, labels(length)))
     return found
+
+
+def pairs_of_texts(rows: int, texts: int = 2, seed: int = 1) -> list[Example]:
+    """Rows of random texts, as tasks.embedding encodes them; the third row has the texts of the first."""
+    found = examples("next-sentence", lengths_of(rows * texts, seed), seed)
+    found[2 * texts : 3 * texts] = found[:texts]
+    numbers = [[row * texts + text for text in range(texts)] for row in range(rows)]
+    numbers[2] = numbers[0]
+    return [
+        Example(one.ids, [0] * len(one.ids), {"numbers": numbers[at // texts], "similarity": (at // texts % 5) / 4})
+        for at, one in enumerate(found)
+    ]
 
 
 def batches_of(

@@ -208,6 +208,11 @@ def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launch
 
 
 @pytest.mark.slow
+def test_texts_that_are_compared_only_with_those_of_their_rank_end_elsewhere(launched: Path, tmp_path: Path) -> None:
+    assert apart(weights(launched, "own texts"), alone("vectors", tmp_path).weights) > FAR
+
+
+@pytest.mark.slow
 def test_weights_cast_together_change_no_bit(launched: Path) -> None:
     one, other = (weights(launched, f"mlm+nsp, {ending}") for ending in ("one by one", "together"))
     assert_equal(one, other)

@@ -1,0 +1,320 @@
+"""Sentence vectors learn as with sentence-transformers: losses, gradients, the folder; a step is one large batch."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.models import Pair, assert_equal
+from support.training import pairs_of_texts, to_the_end, write_pairs
+from support.words import state_vectors
+from torch import Tensor
+
+import minibert
+from minibert.checkpoints.sentence_files import Stated, read_stated
+from minibert.heads import SentenceVectors
+from minibert.prediction.collate import ExampleBatch, collate
+from minibert.prediction.packed import packed_output
+from minibert.tasks.embedding import Embedding, false_negatives
+from minibert.train import finetune
+from minibert.train.batches import Batches
+from minibert.train.distributed import SINGLE_PROCESS
+from minibert.train.embedding import VectorLoss
+from minibert.train.loop import one_step, readable_output, train
+from minibert.train.settings import TrainSettings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its own imports
+    import sentence_transformers
+    from sentence_transformers import losses
+
+CLOSE = 1e-6
+PACKED = 1e-5  # the bound of the step without padding
+TEXTS = ["the very good film", "a dull book", "meal", "the awful play very very lovely the book"]
+QUICK: dict[str, Any] = {"batch_size": 4, "epochs": 2, "learning_rate": 1e-3}
+
+
+def batch_of(texts: int, rows: int = 6) -> ExampleBatch:
+    """A batch of rows of so many texts, no two of which are equal."""
+    return collate(
+        pairs_of_texts(rows + 1, texts)[: 2 * texts] + pairs_of_texts(9, texts)[3 * texts :], range(8), 0, texts
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Losses and gradients
+
+
+class Peer(torch.nn.Module):
+    """A model of transformers as the losses of sentence-transformers call one."""
+
+    def __init__(self, model: Any, pooling: str) -> None:
+        super().__init__()
+        self.model, self.pooling = model, pooling
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        states = self.model(**features).last_hidden_state
+        mask = features["attention_mask"].unsqueeze(-1).float()
+        mean = (states * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return {"sentence_embedding": states[:, 0] if self.pooling == "cls" else mean}
+
+
+LOSSES: dict[str, tuple[int, Embedding, Callable[[Any], Any]]] = {
+    "pairs": (2, Embedding(), losses.MultipleNegativesRankingLoss),
+    "two hard negatives": (4, Embedding(scale=7.0), lambda peer: losses.MultipleNegativesRankingLoss(peer, scale=7.0)),
+    "order": (2, Embedding(), losses.CoSENTLoss),
+    "values": (2, Embedding(loss="cosine"), losses.CosineSimilarityLoss),
+}
+
+
+@pytest.mark.parametrize(("output_of", "close"), [(readable_output, CLOSE), (packed_output, PACKED)])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_gradients_are_those_of_sentence_transformers(
+    name: str, pooling: str, output_of: Any, close: float, pair: Callable[..., Pair]
+) -> None:
+    texts, task, their_loss = LOSSES[name]
+    batch = batch_of(texts)
+    similarity = batch.labels["similarity"] if name in ("order", "values") else None
+    if similarity is None:
+        batch.labels.pop("similarity")
+    both = pair()
+    ours = SentenceVectors(both.ours, pooling)
+    found = VectorLoss(task.step_loss, output_of)(ours, batch)
+    peer = Peer(both.theirs.eval(), pooling)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    columns = [{one: getattr(batch, one)[text::texts] for one in names} for text in range(texts)]
+    expected = their_loss(peer)(columns, similarity)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=close)
+    found.backward()
+    expected.backward()
+    theirs = peer.model.embeddings.word_embeddings.weight.grad
+    assert float(theirs.abs().max()) > 1e-3
+    torch.testing.assert_close(both.ours.embeddings.token.weight.grad, theirs, rtol=PACKED, atol=close)
+    layer = peer.model.encoder.layer[0].attention.self.query.weight.grad
+    torch.testing.assert_close(both.ours.layers[0].attention.query.weight.grad, layer, rtol=PACKED, atol=close)
+
+
+def test_a_text_that_equals_an_anchor_or_its_pair_is_no_negative() -> None:
+    """Rows (a,b), (a,c), (d,b), (e,a) with a hard negative each: x, b, x, x."""
+    a, b, c, d, e, x = range(6)
+    numbers = torch.tensor([[a, b, x], [a, c, b], [d, b, x], [e, a, x]])
+    texts = [b, c, b, a, x, b, x, x]
+    left = [[texts[at] for at in range(8) if not row[at]] for row in false_negatives(numbers).tolist()]
+    assert left == [[b, x, x, x], [c, b, x, b, x, x], [c, b, a, x, x, x], [b, c, b, a, x, b, x, x]]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A step of several batches
+
+
+def model_of(pair: Callable[..., Pair], **sizes: Any) -> SentenceVectors:
+    torch.manual_seed(0)
+    return SentenceVectors(pair(**sizes).ours, "mean").double()
+
+
+def stepped(model: SentenceVectors, sizes: list[int], loss: Any, precision: str = "float32") -> dict[str, Tensor]:
+    """The gradients of one step on these batches, before they are clipped."""
+    examples, at, parts = pairs_of_texts(sum(sizes)), 0, []
+    for size in sizes:
+        parts.append(collate(examples[2 * at : 2 * (at + size)], range(at, at + size), 0, 2))
+        at += size
+        parts[-1].labels.pop("similarity")
+    settings = TrainSettings(clip=1e9, learning_rate=1e-9)
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], 0.0)
+    one_step(model, parts, optimizer, loss, settings, 1, SINGLE_PROCESS)
+    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+
+class OwnTexts(VectorLoss):
+    """A mistake: each batch is compared only with itself."""
+
+    def of_step(self, *_: Any) -> VectorLoss:
+        return self
+
+
+def test_batches_of_any_sizes_add_up_to_one_large_batch(pair: Callable[..., Pair]) -> None:
+    loss = VectorLoss(Embedding().step_loss, packed_output)
+    whole = stepped(model_of(pair), [9], loss)
+    parts = stepped(model_of(pair), [4, 1, 4], loss)
+    assert whole.keys() == parts.keys()
+    for name, one in whole.items():
+        torch.testing.assert_close(parts[name], one, rtol=1e-5, atol=1e-8)
+    wrong = stepped(model_of(pair), [4, 1, 4], OwnTexts(Embedding().step_loss, packed_output))
+    name = "encoder.embeddings.token.weight"
+    assert float((wrong[name] - whole[name]).abs().max()) > 0.01 * float(whole[name].abs().max())
+
+
+def test_both_passes_of_a_step_have_the_same_dropout(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the loss of the step is the same, whichever of its batches has gradients."""
+    model = model_of(pair, hidden_dropout_prob=0.2).train()
+    parts = [collate(pairs_of_texts(4, seed=seed), range(4), 0, 2) for seed in (1, 2)]
+
+    def spread() -> float:
+        loss = VectorLoss(Embedding().step_loss, packed_output).of_step(model, parts, "float32", SINGLE_PROCESS)
+        one, other = (float(loss.means(model, part)["loss"].detach()) for part in parts)
+        return abs(one - other)
+
+    assert spread() < 1e-9
+    monkeypatch.setattr("minibert.train.embedding.set_random_states", lambda *_: None)
+    assert spread() > 1e-3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The folder
+
+
+def peer_vectors(folder: Path, texts: list[str]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
+
+
+@pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(
+    pooling: str, normalize: bool, folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    data = write_pairs(tmp_path / "pairs.tsv")
+    model = finetune("embed", data, out=out, model=folder, pooling=pooling, normalize=normalize, max_length=9, **QUICK)
+    assert read_stated(out) == Stated(pooling, normalize, 9)
+    found = minibert.embed([*TEXTS, "film " * 30], out)
+    assert np.abs(found - peer_vectors(out, [*TEXTS, "film " * 30])).max() < CLOSE
+    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5 or not normalize
+    assert np.abs(found - minibert.embed([*TEXTS, "film " * 30], model)).max() < CLOSE
+    other = minibert.embed([*TEXTS, "film " * 30], out, pooling="max")
+    assert np.abs(found - other).max() > 0.01
+
+
+def test_a_folder_that_sentence_transformers_wrote_makes_the_same_vectors(folder: Path, tmp_path: Path) -> None:
+    state_vectors(folder, "mean", True, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sentence_transformers.SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "theirs"))
+    assert np.abs(minibert.embed(TEXTS, tmp_path / "theirs") - peer_vectors(folder, TEXTS)).max() < CLOSE
+
+
+def test_a_checkpoint_that_states_its_vectors_is_trained_as_it_states(folder: Path, tmp_path: Path) -> None:
+    state_vectors(folder, "cls", True, 12)
+    finetune("embed", write_pairs(tmp_path / "pairs.tsv"), out=tmp_path / "out", model=folder, **QUICK)
+    assert read_stated(tmp_path / "out") == Stated("cls", True, 20)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A run
+
+
+def test_pairs_find_each_other_after_training_and_the_best_epoch_is_kept(
+    folder: Path, tmp_path: Path, run: Any
+) -> None:
+    data = write_pairs(tmp_path / "pairs.tsv")
+    before = minibert.measure_retrieval(*columns_of(data), model=folder, pooling="mean").figures["mrr@10"]
+    out = tmp_path / "out"
+    printed = run("finetune", "embed", data, "--dev", data, "--model", folder, "--out", out, "--epochs", 8,
+                  "--learning-rate", 2e-3, "--batch-size", 8, "--pooling", "mean")  # fmt: skip
+    after = minibert.measure_retrieval(*columns_of(data), model=out).figures["mrr@10"]
+    assert after > before + 0.1
+    assert f"mrr@10 {after:.4f}" in printed
+    assert minibert.load(out).config.num_hidden_layers == minibert.load(folder).config.num_hidden_layers
+
+
+def columns_of(path: Path) -> tuple[list[str], list[str]]:
+    first, second = zip(*(line.split("\t") for line in path.read_text().splitlines()), strict=True)
+    return list(first), list(second)
+
+
+def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder: Path, tmp_path: Path) -> None:
+    texts = {"text": columns_of(write_pairs(tmp_path / "pairs.tsv"))[0]}
+    model = finetune("embed", texts, model=folder, **QUICK)
+    start = minibert.load(folder)
+    weights = [encoder.layers[0].attention.query.weight.detach() for encoder in (model.encoder, start)]
+    assert float((weights[0] - weights[1]).abs().max()) > 1e-4
+
+
+def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_text(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = finetune("embed", write_pairs(tmp_path / "pairs.tsv"), model=folder, **QUICK)
+    vectors = minibert.embed(TEXTS[:2], model)
+    cosine = float(vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1]))
+    assert model.predict([TEXTS[0]], [TEXTS[1]])[0]["similarity"] == pytest.approx(cosine, abs=1e-5)
+    np.testing.assert_allclose(model.predict([TEXTS[0]])[0]["vector"], vectors[0], atol=1e-5)
+
+
+def test_the_pooler_of_the_checkpoint_is_kept(folder: Path, tmp_path: Path) -> None:
+    finetune("embed", write_pairs(tmp_path / "pairs.tsv"), out=tmp_path / "out", model=folder, **QUICK)
+    start, end = minibert.load(folder), minibert.load(tmp_path / "out")
+    assert start.pooler is not None and end.pooler is not None
+    assert_equal(start.pooler.state_dict(), end.pooler.state_dict())
+
+
+def test_the_packed_loop_ends_where_the_readable_one_does(pair: Callable[..., Pair]) -> None:
+    ended = []
+    for output_of in (readable_output, packed_output):
+        model = model_of(pair, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        batches = Batches(pairs_of_texts(9), 4, 0, 0, choices=2)
+        how = TrainSettings(epochs=2, learning_rate=1e-4, accumulate=2)
+        to_the_end(train(model, batches, how, loss_of=VectorLoss(Embedding().step_loss, output_of)))
+        ended.append(model.state_dict())
+    for name, one in ended[0].items():
+        torch.testing.assert_close(ended[1][name], one, rtol=1e-5, atol=1e-7)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    def write(*lines: str, name: str = "rows.tsv") -> Path:
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+        return tmp_path / name
+
+    yield write
+
+
+def refused(data: Any, folder: Path, pattern: str, dev: Any = None, **settings: Any) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        finetune("embed", data, dev=dev, model=folder, **(QUICK | settings))
+
+
+def test_a_step_without_another_text_is_refused(folder: Path, rows: Any) -> None:
+    refused(rows("good\tfine", "bad\tdull"), folder, r"1 row\b.*batch_size of 2", batch_size=1)
+    refused(rows("good\tfine", "good film\tfine"), folder, "all 2 rows have the same text")
+    refused({"text": ["good"] * 3}, folder, "all 3 rows have the same text")
+
+
+def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any) -> None:
+    refused(rows("good\tfine\t1", "bad\tdull\tnan"), folder, "row 1 has the similarity nan")
+    refused(rows("good\tfine\t1", "bad\tdull\tvery"), folder, "line 2.*'very'.*number")
+    refused(rows("good\tfine\t3", "bad\tdull\t3"), folder, "all 2 rows is the same")
+    refused(rows("good\tfine\t1", "bad\tdull\t5"), folder, "row 1 .* 5; .*--highest 5", loss="cosine")
+    refused(rows("good\tfine", "bad\tdull"), folder, "'cosine'.*no similarity", loss="cosine")
+    with pytest.raises(TypeError, match="pairs="):
+        finetune("embed", ["good", "bad"], [1, 2], model=folder)
+
+
+def test_missing_texts_and_lengths_that_differ_are_refused(folder: Path, rows: Any) -> None:
+    refused(rows("good\tfine\tbad", "bad\tdull\t"), folder, "line 2.*empty cell")
+    refused({"text": ["good", "bad"], "pair": ["fine"]}, folder, "2, 1 rows", text="text", pair="pair")
+
+
+def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any) -> None:
+    refused(rows("a\tb\tc", "good\tfine\t1", "bad\tdull\t2"), folder, "'a', 'b', 'c'.*--text")
+    refused(rows("good\tfine", "bad\tdull"), folder, "pair", text="1", negatives=("2",))
+    refused(rows("good\tfine\t1"), folder, "not both", text="1", pair="2", label="3", negatives=("3",))
+
+
+def test_a_dev_file_of_single_texts_and_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> None:
+    pairs = rows("good\tfine", "bad\tdull")
+    refused(pairs, folder, "dev has one text", dev=rows("good", "bad", name="dev.txt"))
+    state_vectors(folder, "max", False, 12)
+    refused(pairs, folder, "max")
+    refused(pairs, folder, "'encoder'.*nothing would be trained", pooling="mean", freeze="encoder")
