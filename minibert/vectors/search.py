@@ -5,10 +5,11 @@
 
 Memory is that of a block: a .npy file is read as it is needed. `embed` writes beside a .npy file how it was made, so
 that queries become vectors in the same way and rows become texts again. For more than a few million vectors an
-approximate index is faster. faiss and hnswlib take the same file, with vectors of length 1:
+approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with vectors of length 1:
 
     vectors = np.load("corpus.npy"); vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index = hnswlib.Index("ip", dim=vectors.shape[1]); index.init_index(len(vectors)); index.add_items(vectors)
+    index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT); index.add(vectors)
+    scores, rows = index.search(queries, 10)  # queries of length 1 too
 
 More letters: Q queries, N vectors of the corpus, n of a block, D numbers of a vector.
 """

@@ -92,6 +92,21 @@ def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpu
     assert labels[0] == labels[4]
 
 
+def test_faiss_reads_the_same_file_and_finds_the_same(corpus: Path) -> None:
+    """As search.py shows it: the exact index, and the graph for large corpora."""
+    faiss = pytest.importorskip("faiss", reason="needs faiss-cpu, of the extra test")
+    vectors = unit(np.load(corpus))
+    hits = [minibert.search(corpus, text, top=3)[0] for text in TEXTS]
+    for index in (
+        faiss.IndexFlatIP(vectors.shape[1]),
+        faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT),
+    ):
+        index.add(vectors)
+        scores, rows = index.search(vectors, 3)
+        np.testing.assert_allclose(scores, [[hit.score for hit in some] for some in hits], atol=1e-5)
+        assert [TEXTS[row[0]] for row in rows.tolist()] == [some[0].text for some in hits]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # A corpus
 
