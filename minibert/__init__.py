@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minibert.tasks.vector_measures import measure_retrieval, measure_similarity
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
     from minibert.tracing.run import trace
-    from minibert.train.finetuning import FineTunedClassifier
+    from minibert.train.estimator import FineTunedClassifier
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
@@ -35,7 +35,7 @@ MODULES = {
     "Config": "config",
     "Embedder": "vectors.embedder",
     "Encoder": "model",
-    "FineTunedClassifier": "train.finetuning",
+    "FineTunedClassifier": "train.estimator",
     "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
     "Tokenizer": "text.tokenizer",

@@ -55,7 +55,7 @@ def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder: Path, tokeniz
 def test_dir_has_what_the_package_offers() -> None:
     assert {"load", "load_tokenizer", "embed", "save", "train", "TextFeatures", "__version__"} <= set(dir(minibert))
     assert all(getattr(minibert, name) is not None for name in dir(minibert))
-    assert minibert.train.finetune.__module__ == "minibert.train.finetuning"
+    assert minibert.train.finetune.__module__ == "minibert.train.estimator"
 
 
 # -- a tokenizer

@@ -85,7 +85,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
-    from minibert.train.embedding import prepare
+    from minibert.train.estimator import prepare
     from minibert.train.run import plot_runs, write
     from minibert.utils.plotting import check_picture
     from minibert.utils.settings import check_number

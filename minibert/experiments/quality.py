@@ -1,11 +1,12 @@
 """The same fine-tuning with minibert and with transformers, side by side: is the result as good?
 
-    python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad] [--model NAME] [--seeds 3] [--epochs 3] [--json]
+    python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad sts] [--model NAME] [--seeds 3] [--epochs 3] [--json]
 
 Both start from the same weights, including a new task head, and get the same batches in the same order, with the same
 learning rates. minibert trains with its packed step, transformers as its users train it: a padded batch through the
-model, torch's AdamW, bfloat16 by autocast. The last epoch counts on both sides, and the same code predicts and
-measures. The data are files in $MINIBERT_DATA, one folder per data set.
+model, torch's AdamW, bfloat16 by autocast. Sentence vectors (sts) are trained with the models and losses of
+sentence-transformers in place of those of transformers. The last epoch counts on both sides, and the same code predicts
+and measures. The data are files in $MINIBERT_DATA, one folder per data set.
 """
 
 import argparse
@@ -22,19 +23,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
-from minibert.heads import Head
+from minibert.config import Config
+from minibert.heads import Head, SentenceVectors
+from minibert.prediction.collate import ExampleBatch
+from minibert.prediction.packed import packed_output
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
+from minibert.tasks.embedding import Embedding
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.tagging import Tagging
+from minibert.train.estimator import prepare
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import learning_rate_at, new_optimizer, set_learning_rate, train
 from minibert.train.settings import FinetuneSettings
-from minibert.train.start import new_model
 from minibert.utils.files import user_path
 from minibert.utils.printing import progress_bar, table
 
@@ -57,6 +63,7 @@ DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
     "sst2": (Classification(), ("train.tsv", "dev.tsv")),  # sentences of reviews, 6,920 and 872
     "mrpc": (Classification(text="#1 String", pair="#2 String", label="Quality"), ("train.tsv",)),  # paraphrases or not
     "wnut17": (Tagging(), ("train.conll", "dev.conll")),  # rare names in web texts, 3,394 and 1,009 sentences
+    "sts": (Embedding(), ("train.csv", "dev.csv")),  # how similar two sentences are, 5,749 and 1,500 pairs
     "xquad": (Answering(), ("xquad.en.json",)),  # questions on Wikipedia; the held-out ones are on other passages
 }
 
@@ -67,27 +74,52 @@ DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
 
 def train_ours(run: FinetuneRun, start: Head) -> Head:
     """Train with minibert's loop."""
-    for _ in train(start, run.batches(), run.settings):
+    for _ in train(start, run.batches(), run.settings, loss_of=run.loss_of(packed_output)):
         pass
     return start
 
 
 def train_theirs(run: FinetuneRun, start: Head) -> Head:
     """Train transformers' model as its users do, and load the result into minibert, which evaluates it."""
-    import transformers
-
     with tempfile.TemporaryDirectory() as folder:
-        save(start, folder)
-        model = getattr(transformers, f"AutoModel{start.upstream}").from_pretrained(folder)
-        plain_loop(model, run, segments=start.config.type_vocab_size > 0)
+        save(start, folder, run.tokenizer)
+        if isinstance(start, SentenceVectors):
+            import sentence_transformers
+
+            model: Any = sentence_transformers.SentenceTransformer(folder, device="cpu")
+            plain_loop(model, run, loss_of_vectors(model, run.task))
+        else:
+            import transformers
+
+            model = getattr(transformers, f"AutoModel{start.upstream}").from_pretrained(folder)
+            plain_loop(model, run, lambda inputs, batch: model(**inputs, **batch.labels).loss)
         model.save_pretrained(folder)
+        if isinstance(start, SentenceVectors):
+            return SentenceVectors(load(folder), start.pooling)
         return load(folder, head=start.name)
 
 
-def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
-    """Train a model of transformers with a plain loop."""
+def loss_of_vectors(model: Any, task: Any) -> Callable[[dict[str, Tensor], ExampleBatch], Tensor]:
+    """Return the loss of sentence-transformers that belongs to the task, of our batches."""
+    from sentence_transformers.sentence_transformer import losses
+
+    of_pairs = losses.CosineSimilarityLoss(model) if task.loss == "cosine" else losses.CoSENTLoss(model, task.scale)
+    in_batch = losses.MultipleNegativesRankingLoss(model, task.scale)
+
+    def loss(inputs: dict[str, Tensor], batch: ExampleBatch) -> Tensor:
+        columns = [{name: x[text :: batch.choices] for name, x in inputs.items()} for text in range(batch.choices)]
+        similarity = batch.labels.get("similarity")
+        found: Tensor = (in_batch if similarity is None else of_pairs)(columns, similarity)
+        return found
+
+    return loss
+
+
+def plain_loop(model: Any, run: FinetuneRun, loss_of: Callable[[dict[str, Tensor], ExampleBatch], Tensor]) -> None:
+    """Train a model of a library with a plain loop."""
     settings = run.settings
     batches = run.batches()
+    segments = Config.from_file(run.source.folder / "config.json").type_vocab_size > 0
     optimizer = new_optimizer(model, settings)
     steps = settings.epochs * batches.batches_per_epoch
     in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
@@ -95,12 +127,12 @@ def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
     model.train()
     for step, batch in enumerate(progress_bar(in_order, "training", steps, unit="step")):
         set_learning_rate(optimizer, learning_rate_at(step, steps, settings))
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         inputs |= {"token_type_ids": batch.token_type_ids} if segments else {}
         with lower:
-            loss = model(**inputs).loss
+            loss = loss_of(inputs, batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimizer.step()
 
@@ -120,6 +152,12 @@ class Comparison:
     seconds: dict[str, list[float]]
 
     @property
+    def speed(self) -> float:
+        """How many times as fast minibert trained."""
+        ours, theirs = (sum(self.seconds[side]) for side in SIDES)
+        return theirs / ours
+
+    @property
     def difference(self) -> float:
         """The mean score of minibert minus the mean score of transformers."""
         ours, theirs = (statistics.mean(self.scores[side]) for side in SIDES)
@@ -134,7 +172,7 @@ def train_both(prepared: FinetuneRun, seeds: int) -> Comparison:
         run = replace(prepared, settings=replace(prepared.settings, seed=seed))
         for side, learn in SIDES.items():
             torch.manual_seed(seed)
-            start = new_model(run.source.folder, run.task, run.labels)
+            start = run.new_model()
             began = time.perf_counter()
             model = learn(run, start)
             took = time.perf_counter() - began
@@ -143,9 +181,12 @@ def train_both(prepared: FinetuneRun, seeds: int) -> Comparison:
             seconds[side].append(took)
             print(f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {took:.0f} s", file=sys.stderr)
     mean = statistics.mean(score for each in scores.values() for score in each)
-    counted = measure.figures.get("entities", len(prepared.dev))  # the score is a share of these
+    counted = measure.figures.get(
+        "entities", len(prepared.dev)
+    )  # the score is a share of these, unless it has an error
+    error = measure.figures.get(f"{measure.main}_error", standard_error(mean, counted))
     rows = len(prepared.encoded.examples), len(prepared.dev)
-    return Comparison(measure.main, *rows, standard_error(mean, counted), scores, seconds)
+    return Comparison(measure.main, *rows, error, scores, seconds)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -154,13 +195,15 @@ def train_both(prepared: FinetuneRun, seeds: int) -> Comparison:
 
 def report(found: dict[str, Comparison]) -> str:
     """Return a row for each data set: the score of each side over the seeds, and the difference."""
-    lines: list[list[str]] = [["data", "training", "held out", "score", *SIDES, "difference", "standard error"]]
+    lines: list[list[str]] = [
+        ["data", "training", "held out", "score", *SIDES, "difference", "standard error", "speed"]
+    ]
     for name, one in found.items():
         scores = []
         for each in one.scores.values():
             deviation = statistics.stdev(each) if len(each) > 1 else 0.0
             scores.append(f"{statistics.mean(each):.4f}, std {deviation:.4f}")
-        apart = [f"{one.difference:+.4f}", f"{one.standard_error:.4f}"]
+        apart = [f"{one.difference:+.4f}", f"{one.standard_error:.4f}", f"{one.speed:.2f} x"]
         lines.append([name, str(one.training), str(one.held_out), one.score, *scores, *apart])
     return table(lines)
 
@@ -198,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FinetuneSettings.learning_rate,
         arguments,
     )
-    found = {name: train_both(FinetuneRun.of(*read_data(name, folder), settings), args.seeds) for name in args.data}
+    found = {name: train_both(prepare(*read_data(name, folder), settings), args.seeds) for name in args.data}
     print(report(found))
     if args.json:
         figures = {name: asdict(one) | {"difference": one.difference} for name, one in found.items()}

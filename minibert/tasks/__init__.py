@@ -14,9 +14,9 @@ In reading order:
     tagging         a tag for each word
     questions       questions on passages and their answers, and the files that have them: SQuAD
     answering       questions to spans of a passage, and the score of SQuAD
-    embedding       vectors of texts that belong together
     masked_text     masked tokens: filling masks, and continued pretraining
     vector_measures  how good vectors are, on pairs of texts and by search
+    embedding       vectors of texts that belong together
     scoring         how likely a masked language model finds a text
 """
 

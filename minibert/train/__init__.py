@@ -11,7 +11,9 @@ In reading order:
     checkpointer    the checkpoints of a run, from which a killed run resumes
     run             one run of any training, and the folder it writes
     start           the model with which fine-tuning starts: its head kept or new, layers frozen
-    finetuning      a task head on top, and all of it trained on one task's data; as a scikit-learn classifier too
+    finetuning      a task head on top, and all of it trained on one task's data
+    embedding       sentence vectors, whose loss compares all texts of a step
+    estimator       both from Python: a function for every task, and a scikit-learn classifier
     vocabulary      a WordPiece vocabulary learned from text
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens
     pretraining     a language learned from raw text, whose statistics come first
@@ -25,10 +27,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minibert.train.distillation import distill
-    from minibert.train.finetuning import finetune
+    from minibert.train.estimator import finetune
     from minibert.train.pretraining import pretrain
 
-MODULES = {"distill": "distillation", "finetune": "finetuning", "pretrain": "pretraining"}
+MODULES = {"distill": "distillation", "finetune": "estimator", "pretrain": "pretraining"}
 __all__ = ["distill", "finetune", "pretrain"]
 
 

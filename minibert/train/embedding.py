@@ -129,8 +129,8 @@ class EmbeddingRun(FinetuneRun):
         rows = min(settings.batch_size * settings.accumulate, len(data))
         if rows < 2 and len(data.columns) < 3:
             raise ValueError(
-                f"a step has {rows} row, and a text is compared with those of other rows; choose a batch_size of 2 or "
-                "more, and give as many rows"
+                f"a step has {rows} row, and a text is compared with those of other rows; choose a batch of 2 rows or "
+                "more"
             )
         if dev is not None and len(dev.columns) == 1:
             raise ValueError("dev has one text per row; vectors are measured on pairs, perhaps with a similarity")
@@ -158,8 +158,3 @@ class EmbeddingRun(FinetuneRun):
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss of the vectors of all texts of a step."""
         return VectorLoss(self.task.step_loss, output_of)
-
-
-def prepare(task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> FinetuneRun:
-    """Return the run for a task. Raises ValueError for data that cannot be learned."""
-    return (EmbeddingRun if isinstance(task, Embedding) else FinetuneRun).of(task, data, dev, settings)

@@ -170,6 +170,7 @@ finetune classify gap.csv --model encoder --out new
 finetune classify train.tsv --model encoder --out sentiment
 finetune answer squad.json --model encoder --out new
 finetune tag train.tsv --model encoder --out new --max-length 1
+finetune embed train.tsv --model encoder --out new --batch-size 1
 finetune mask long.txt --model encoder --out new --mask-rate 2
 finetune choose half.jsonl --model encoder --out new
 pretrain long.txt --tokenizer encoder --config none.json --out new

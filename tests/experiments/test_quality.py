@@ -15,8 +15,10 @@ from support.words import labelled, write_words_checkpoint
 from minibert.experiments import possible, quality
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
+from minibert.tasks.embedding import Embedding
 from minibert.train import loop
-from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.estimator import prepare
+from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
@@ -37,24 +39,33 @@ def data() -> tuple[Classification, Any, Any]:
     return task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12))
 
 
-def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
+def similar() -> tuple[Embedding, Any, Any]:
+    task = Embedding()
+    texts, _ = labelled(24)
+    return task, task.from_labels(texts, [row % 5 for row in range(24)], texts[::-1]), None
+
+
+def weights_after(
+    side: Callable[[FinetuneRun, Head], Head], checkpoint: Path, data: Callable[[], tuple[Any, Any, Any]] = data
+) -> dict[str, torch.Tensor]:
     settings = FinetuneSettings(
         model=str(checkpoint), epochs=2, batch_size=8, learning_rate=1e-3, precision="float32", device="cpu"
     )
-    run = FinetuneRun.of(*data(), settings)
+    run = prepare(*data(), settings)
     torch.manual_seed(0)
-    model = side(run, new_model(checkpoint, run.task, run.labels))
+    model = side(run, run.new_model())
     # The gradient of a key's bias is zero but for rounding, which Adam turns into whole steps.
     return {name: weight for name, weight in model.named_parameters() if not name.endswith("key.bias")}
 
 
+@pytest.mark.parametrize("data", [data, similar])
 def test_the_two_sides_end_at_the_same_weights_without_dropout_and_another_learning_rate_is_caught(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    data: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = (weights_after(side, checkpoint) for side in (quality.train_ours, quality.train_theirs))
+    ours, theirs = (weights_after(side, checkpoint, data) for side in (quality.train_ours, quality.train_theirs))
     assert all((weight - theirs[name]).abs().max() < 1e-4 for name, weight in ours.items())
     monkeypatch.setattr(quality, "learning_rate_at", lambda *args: 2 * loop.learning_rate_at(*args))
-    theirs = weights_after(quality.train_theirs, checkpoint)
+    theirs = weights_after(quality.train_theirs, checkpoint, data)
     assert any((weight - theirs[name]).abs().max() > 1e-3 for name, weight in ours.items())
 
 
@@ -66,7 +77,9 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "2", "--json"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["small", "24", "12", "accuracy"]
-    apart = quality.Comparison("accuracy", 1, 1, 0.1, {"minibert": [0.9], "transformers": [0.5]}, {})
+    apart = quality.Comparison(
+        "accuracy", 1, 1, 0.1, {"minibert": [0.9], "transformers": [0.5]}, {"minibert": [1.0], "transformers": [1.0]}
+    )
     monkeypatch.setattr(quality, "train_both", lambda *args: apart)
     assert quality.main(["small"]) == 1
 
@@ -75,7 +88,7 @@ def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, caps
     for arguments in ([], ["imdb"]):
         with pytest.raises(SystemExit, match="2"):
             quality.main(arguments)
-        assert "one of sst2, mrpc, wnut17, xquad" in " ".join(capsys.readouterr().err.split())
+        assert "one of sst2, mrpc, wnut17, sts, xquad" in " ".join(capsys.readouterr().err.split())
         monkeypatch.setenv("MINIBERT_DATA", "here")
 
 

@@ -29,7 +29,7 @@ from minibert.train.settings import TrainSettings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own imports
     import sentence_transformers
-    from sentence_transformers import losses
+    from sentence_transformers.sentence_transformer import losses
 
 CLOSE = 1e-6
 PACKED = 1e-5  # the bound of the step without padding
@@ -286,7 +286,7 @@ def refused(data: Any, folder: Path, pattern: str, dev: Any = None, **settings: 
 
 
 def test_a_step_without_another_text_is_refused(folder: Path, rows: Any) -> None:
-    refused(rows("good\tfine", "bad\tdull"), folder, r"1 row\b.*batch_size of 2", batch_size=1)
+    refused(rows("good\tfine", "bad\tdull"), folder, r"1 row\b.*a batch of 2", batch_size=1)
     refused(rows("good\tfine", "good film\tfine"), folder, "all 2 rows have the same text")
     refused({"text": ["good"] * 3}, folder, "all 3 rows have the same text")
 

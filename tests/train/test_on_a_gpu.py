@@ -31,7 +31,7 @@ from minibert.tasks.base import Encoded
 from minibert.train import loop, run
 from minibert.train.batches import Batches, NextSentence
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.finetuning import freeze
+from minibert.train.start import freeze
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.settings import TrainSettings
