@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from minibert import train
+    from minibert.checking.run import check
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
     from minibert.model import Encoder
@@ -39,6 +40,7 @@ MODULES = {
     "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
     "Tokenizer": "text.tokenizer",
+    "check": "checking.run",
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
@@ -61,6 +63,7 @@ __all__ = [
     "Recipe",
     "TextFeatures",
     "Tokenizer",
+    "check",
     "embed",
     "load",
     "load_tokenizer",

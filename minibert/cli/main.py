@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from minibert import __version__
-from minibert.cli import checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
+from minibert.cli import check, checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
 from minibert.cli.shared import Arguments, Figures, in_options
 from minibert.tasks import TASKS
 from minibert.utils.files import neighbours
@@ -66,6 +66,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "serve": ("vectors, labels and masked tokens over HTTP", serve.arguments, serve.run),
     "trace": ("follow a text through the model, as a page", tools.trace_arguments, tools.trace),
     "parity": ("prove that every tensor equals that of transformers", tools.parity_arguments, tools.parity),
+    "check": ("a BERT of your own: what is right, what is wrong and why", check.arguments, check.run),
     "bench": ("speed against transformers and other peers", tools.bench_arguments, tools.bench),
     "download": ("fetch a checkpoint", checkpoints.download_arguments, checkpoints.download),
     "convert": (

@@ -1,0 +1,14 @@
+"""`minibert check`: your own BERT beside the right one, and what is wrong with it.
+
+In reading order:
+
+    reference       BERT as plain functions on tensors, the solution
+    mistakes        known mistakes, each as an edit of the reference
+    numbers         two outputs: their difference, its bound, and of which kind it is
+    diagnosis       which known mistake gives these numbers
+    stages          the functions in the order in which they are written, and the inputs on which they are tried
+    report          what a check found
+    solution        a file of functions, checked stage by stage
+    port            a whole model, or its numbers in a file, checked output by output
+    run             the three ways in: `minibert.check`
+"""

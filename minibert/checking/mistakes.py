@@ -1,0 +1,304 @@
+"""Known mistakes, of learners and of ports to other languages, each as an edit of reference.py.
+
+`minibert check` makes each of them on the reference, and looks which one gives the numbers that it was given. The tests
+make each in a finished solution, and demand that it is found. A mistake is an edit of one function, and a text that
+says what is wrong.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minibert.checking import reference
+
+SOURCE = Path(reference.__file__).read_text("utf-8")
+
+
+class Mistake(NamedTuple):
+    """An edit of a function of the reference."""
+
+    function: str
+    cause: str  # what is wrong, for a message
+    edits: tuple[str, ...]  # old, new, old, new, ...: parts of the function, each occurrence of which is replaced
+
+    @classmethod
+    def of(cls, function: str, cause: str, *edits: str) -> "Mistake":
+        """Make a row of the table a Mistake."""
+        return cls(function, cause, edits)
+
+    def apply(self, source: str) -> str:
+        """Return the source of the reference with this mistake. Raises ValueError where an edit finds nothing."""
+        begin = source.index(f"def {self.function}(")
+        following = source.find("\n\n\n", begin)
+        end = len(source) if following < 0 else following
+        body = source[begin:end]
+        for old, new in zip(self.edits[::2], self.edits[1::2], strict=True):
+            if old not in body:
+                raise ValueError(f"{self.function} does not contain {old!r}")
+            body = body.replace(old, new)
+        return source[:begin] + body + source[end:]
+
+
+@cache
+def functions_with(mistakes: tuple[Mistake, ...]) -> dict[str, Callable[..., Any]]:
+    """Return the functions of the reference with these mistakes, by name. Raises ValueError as Mistake.apply."""
+    source = SOURCE
+    for mistake in mistakes:
+        source = mistake.apply(source)
+    names: dict[str, Any] = {}
+    exec(compile(source, str(reference.__file__), "exec"), names)  # our own source with our own edits
+    return names
+
+
+FROM_THE_END = """\
+    end = len(word)
+    while end > 0:
+        for begin in range(end):
+            piece = ("##" if begin > 0 else "") + word[begin:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.insert(0, piece)
+        end = begin
+"""
+WORDS = """\
+    begin = 0
+    while begin < len(word):
+        for end in range(len(word), begin, -1):
+            piece = ("##" if begin > 0 else "") + word[begin:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        begin = end
+"""
+NFD = 'text = unicodedata.normalize("NFD", text.lower())'
+NO_ACCENTS = 'text = "".join(c for c in text if unicodedata.category(c) != "Mn")'
+VARIANCE = "variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)"
+NORMAL = "return weight * (x - mean) / torch.sqrt(variance + eps) + bias"
+GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
+POSITION = "position = torch.arange(ids.shape[1])"
+SEGMENTS = '["embeddings.token_type_embeddings.weight"][segments]'
+TOKENS = 'x = weights["embeddings.word_embeddings.weight"][ids]'
+EMBEDDING_NORM = 'layer_norm(x, weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"], eps)'
+QKV = "query, key, value = ("
+SPLIT = "return x.reshape(B, S, heads, D // heads).transpose(1, 2)"
+JOIN = "return x.transpose(1, 2).reshape(B, S, H * W)"
+SCORES = "scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])"
+MASKED = 'scores = scores.masked_fill(mask[:, None, None, :] == 0, float("-inf"))'
+SOFTMAX = "probabilities = torch.softmax(scores, dim=-1)"
+CONTEXT = "return probabilities @ value, probabilities"
+FIRST_SUM = "x = layer_norm(x + attended, *norm, eps)"
+SECOND_SUM = "return layer_norm(x + feed_forward(x, weights), *norm, eps), probabilities"
+EXPANDED = 'x = gelu(linear(x, weights["intermediate.dense.weight"], weights["intermediate.dense.bias"]))'
+CONTRACTED = 'return linear(x, weights["output.dense.weight"], weights["output.dense.bias"])'
+MEAN = "return (x * real).sum(dim=1) / real.sum(dim=1)"
+POOLED = "return torch.tanh(linear(x[:, 0], weight, bias))"
+TRANSFORMED = 'x = gelu(linear(x, weights[before + "dense.weight"], weights[before + "dense.bias"]))'
+TRANSFORM_NORM = 'x = layer_norm(x, weights[before + "LayerNorm.weight"], weights[before + "LayerNorm.bias"], eps)'
+DECODED = 'return linear(x, weights["embeddings.word_embeddings.weight"], weights["cls.predictions.bias"])'
+CHOSEN = "chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)"
+LABELS = "labels = torch.where(chosen, ids, IGNORED)"
+LOSS = "return (torch.logsumexp(logits, dim=-1) - right).mean()"
+INNER = "return (inner - mean - normal * along) / deviation, (gradient * normal).sum(dim=0), gradient.sum(dim=0)"
+OF_SCORES = "of_scores = p * (of_p - (of_p * p).sum(dim=-1, keepdim=True)) * scale"
+UPDATE = "update = (mean / (1 - 0.9**step)) / (torch.sqrt(square / (1 - 0.999**step)) + 1e-8)"
+STEPPED = "return parameter - rate * (update + decay * parameter), mean, square"
+
+# ruff: noqa: E501  # a row per mistake
+# fmt: off
+MISTAKES = tuple(Mistake.of(*one) for one in (
+    # Text
+    ("word_pieces", "the pieces are the shortest that fit, not the longest", "range(len(word), begin, -1)", "range(begin + 1, len(word) + 1)"),
+    ("word_pieces", "the pieces are matched from the end of the word, not from its beginning", WORDS, FROM_THE_END),
+    ("word_pieces", "pieces inside a word do not begin with ##", '("##" if begin > 0 else "")', '""'),
+    ("word_pieces", "the first piece of a word begins with ## too", '("##" if begin > 0 else "")', '("##" if len(word) > 1 else "")'),
+    ("word_pieces", "only the part that is not known becomes [UNK], not the whole word", 'return ["[UNK]"]', 'return [*pieces, "[UNK]"]'),
+    ("word_pieces", "a word that is not known is left out, where it is [UNK]", 'return ["[UNK]"]', "return []"),
+    ("word_pieces", "a word that is not known is split into characters, where it is [UNK]", 'return ["[UNK]"]', "return list(word)"),
+    ("tokenize", "the text is not lower-cased", "text.lower()", "text"),
+    ("tokenize", "accents are kept", NO_ACCENTS, 'text = unicodedata.normalize("NFC", text)'),
+    ("tokenize", "letters with accents are left out, not only their accents", NO_ACCENTS, 'text = "".join(c for c in unicodedata.normalize("NFC", text) if c.isascii() or not unicodedata.normalize("NFD", c)[0].isascii())'),
+    ("tokenize", "punctuation is not a word of its own", "elif is_punctuation:", "elif False:"),
+    ("tokenize", "punctuation is left out", 'words += [c, ""]', 'words += [""]'),
+    ("tokenize", "only ASCII has punctuation", 'unicodedata.category(c).startswith("P")', "False"),
+    ("tokenize", "$, +, <, =, >, ^, `, | and ~ are not treated as punctuation", "(c.isascii() and c.isprintable() and not c.isalnum() and not c.isspace())", "False"),
+    ("tokenize", "only spaces separate words, not tabs, line ends and other white space", "if c.isspace():", 'if c == " ":'),
+    ("tokenize", "words are not split into pieces", "for piece in word_pieces(word, vocabulary)", "for piece in [word]"),
+    # Weights
+    ("read_safetensors", "data_offsets are counted from the header, not from its end", "data = bytearray", "file.seek(8)\n        data = bytearray"),
+    ("read_safetensors", "BF16 is read as F16", '"BF16": torch.bfloat16', '"BF16": torch.float16'),
+    ("read_safetensors", "F16 is read as BF16", '"F16": torch.float16', '"F16": torch.bfloat16'),
+    ("read_safetensors", "matrices are read column by column, not row by row", 'dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])', 'dtype=dtypes[entry["dtype"]]).reshape(entry["shape"][::-1]).permute(tuple(range(len(entry["shape"])))[::-1])'),
+    ("read_safetensors", "F16 and BF16 are not converted to float32", "x if x.dtype == torch.int64 else x.float()", "x"),
+    ("read_safetensors", "integers are converted to float32", "x if x.dtype == torch.int64 else x.float()", "x.float()"),
+    # Linear
+    ("linear", "the weight is not transposed", "x @ weight.T", "x @ (weight if weight.shape[0] == weight.shape[1] else weight.T)"),
+    ("linear", "the bias is left out", " + bias", ""),
+    ("linear", "the bias is added twice", " + bias", " + 2 * bias"),
+    ("linear", "the bias is subtracted", " + bias", " - bias"),
+    # LayerNorm
+    ("layer_norm", "eps is 1e-5, torch's default, not 1e-12", "variance + eps", "variance + 1e-5"),
+    ("layer_norm", "eps is 1e-6, not 1e-12", "variance + eps", "variance + 1e-6"),
+    ("layer_norm", "eps is added after the root, not to the variance", "torch.sqrt(variance + eps)", "(torch.sqrt(variance) + eps)"),
+    ("layer_norm", "the variance is divided by D - 1, not by D", VARIANCE, "variance = x.var(dim=-1, keepdim=True)"),
+    ("layer_norm", "the mean is not subtracted (RMSNorm)", NORMAL, "return weight * x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) + bias"),
+    ("layer_norm", "the weight (gamma) is not used", NORMAL, NORMAL.replace("weight * ", "")),
+    ("layer_norm", "the bias (beta) is not used", NORMAL, NORMAL.replace(" + bias", "")),
+    ("layer_norm", "neither weight nor bias (gamma and beta) is used", NORMAL, NORMAL.replace("weight * ", "").replace(" + bias", "")),
+    ("layer_norm", "weight and bias (gamma and beta) are exchanged", NORMAL, "return bias * (x - mean) / torch.sqrt(variance + eps) + weight"),
+    ("layer_norm", "the factor is 1 + weight", NORMAL, NORMAL.replace("weight * ", "(1 + weight) * ")),
+    ("layer_norm", "mean and variance are over the tokens, not over the numbers of a token", "dim=-1", "dim=-2"),
+    ("layer_norm", "it is divided by the variance, not by its root", "torch.sqrt(variance + eps)", "(variance + eps)"),
+    # GELU
+    ("gelu", "GELU is approximated by tanh", GELU, "return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))"),
+    ("gelu", "GELU is approximated by a sigmoid, x σ(1.702 x)", GELU, "return x * torch.sigmoid(1.702 * x)"),
+    ("gelu", "the activation is SiLU, x σ(x)", GELU, "return x * torch.sigmoid(x)"),
+    ("gelu", "the activation is ReLU", GELU, "return x.clamp(min=0)"),
+    ("gelu", "the half of GELU is missing", GELU, GELU.replace(" / 2", "")),
+    ("gelu", "erf is of x, not of x / √2", "x / math.sqrt(2)", "x"),
+    ("gelu", "the activation is tanh", GELU, "return torch.tanh(x)"),
+    # Embeddings
+    ("embed", "positions begin at 1", POSITION, POSITION + " + 1"),
+    ("embed", "positions begin at 2, as in RoBERTa", POSITION, POSITION + " + 2"),
+    ("embed", "all tokens have position 0", POSITION, POSITION + " * 0"),
+    ("embed", "positions are not added", 'x = x + weights["embeddings.position_embeddings.weight"][position]', "pass"),
+    ("embed", "positions are counted from the end", POSITION, POSITION + ".flip(0)"),
+    ("embed", "segments are not added", 'x = x + weights["embeddings.token_type_embeddings.weight"][segments]', "pass"),
+    ("embed", "all tokens are in segment 0", SEGMENTS, SEGMENTS.replace("[segments]", "[segments * 0]")),
+    ("embed", "all tokens are in segment 1", SEGMENTS, SEGMENTS.replace("[segments]", "[segments * 0 + 1]")),
+    ("embed", "segments 0 and 1 are exchanged", SEGMENTS, SEGMENTS.replace("[segments]", "[1 - segments]")),
+    ("embed", "the row of token 0, [PAD], is zero", TOKENS, TOKENS + " * (ids != 0)[..., None]"),
+    ("embed", "the token embedding is multiplied by √D", TOKENS, TOKENS + ' * math.sqrt(weights["embeddings.word_embeddings.weight"].shape[1])'),
+    ("embed", "the LayerNorm is left out", "return " + EMBEDDING_NORM, "return x"),
+    ("embed", "the LayerNorm is before positions and segments are added, not after", TOKENS, TOKENS + "\n    x = " + EMBEDDING_NORM, "return " + EMBEDDING_NORM, "return x"),
+    # Heads
+    ("split_heads", "the heads are cut without exchanging the axes of tokens and heads", SPLIT, "return x.reshape(B, heads, S, D // heads)"),
+    ("split_heads", "the numbers of the heads are interleaved: head h gets every H-th number", SPLIT, "return x.reshape(B, S, D // heads, heads).permute(0, 3, 1, 2)"),
+    ("split_heads", "the heads are in reverse order", SPLIT, SPLIT + ".flip(1)"),
+    ("join_heads", "the heads are joined without exchanging the axes of tokens and heads", JOIN, "return x.reshape(B, S, H * W)"),
+    ("join_heads", "the numbers of the heads are joined interleaved", JOIN, "return x.permute(0, 2, 3, 1).reshape(B, S, H * W)"),
+    ("join_heads", "the heads are joined in reverse order", JOIN, "return x.flip(1).transpose(1, 2).reshape(B, S, H * W)"),
+    # Attention
+    ("attention", "the scores are not divided by √W", SCORES, SCORES.replace(" / math.sqrt(query.shape[-1])", "")),
+    ("attention", "the scores are divided by √W twice", SCORES, SCORES.replace("math.sqrt(query.shape[-1])", "query.shape[-1]")),
+    ("attention", "the scores are divided by √D, not by √W", SCORES, SCORES.replace("query.shape[-1]", "query.shape[-1] * query.shape[1]")),
+    ("attention", "the scores are multiplied by √W, not divided", SCORES, SCORES.replace("/ math", "* math")),
+    ("attention", "softmax is over the queries (dim -2), not over the keys", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=-2") + ".nan_to_num()"),
+    ("attention", "softmax is over the heads (dim 1), not over the keys", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=1") + ".nan_to_num()"),
+    ("attention", "the mask is not used: padding is attended to", MASKED, "pass"),
+    ("attention", "the mask is inverted: only padding is attended to", MASKED, MASKED.replace("== 0", "!= 0").replace('float("-inf")', "-1e9")),
+    ("attention", "the scores of padding become 0 (the mask is multiplied), not minus infinity", MASKED, MASKED.replace('float("-inf")', "0.0")),
+    ("attention", "the mask is added as it is: 1 to the scores of real tokens", MASKED, "scores = scores + mask[:, None, None, :]"),
+    ("attention", "the probabilities of padding are set to 0 after the softmax, and no longer sum to 1", MASKED, "pass", CONTEXT, "probabilities = probabilities * mask[:, None, None, :]\n    " + CONTEXT),
+    ("attention", "the mask is applied to the queries, not to the keys", MASKED, MASKED.replace("[:, None, None, :]", "[:, None, :, None]").replace('float("-inf")', "-1e9")),
+    ("attention", "tokens attend only to those before them (a causal mask)", SOFTMAX, 'scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))\n    ' + SOFTMAX.replace("dim=-1)", "dim=-1).nan_to_num()")),
+    ("attention", "query and key are exchanged", SCORES, SCORES.replace("query @ key", "key @ query")),
+    ("attention", "the keys are averaged in place of the values", CONTEXT, CONTEXT.replace("@ value", "@ key")),
+    ("attention", "there is no softmax", SOFTMAX, "probabilities = scores.masked_fill(scores.isinf(), 0.0)"),
+    ("attention", "the softmax subtracts no maximum: large scores become infinite", SOFTMAX, "probabilities = scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"),
+    # Feed-forward
+    ("feed_forward", "there is no activation", EXPANDED, EXPANDED.replace("gelu(linear(x, weights[\"intermediate.dense.weight\"], weights[\"intermediate.dense.bias\"]))", "linear(x, weights[\"intermediate.dense.weight\"], weights[\"intermediate.dense.bias\"])")),
+    ("feed_forward", "the activation is after the second linear layer", EXPANDED + "\n    " + CONTRACTED, EXPANDED.replace("gelu(", "(") + "\n    " + CONTRACTED.replace("return linear(x, ", "return gelu(linear(x, ") + ")"),
+    ("feed_forward", "there is an activation after both linear layers", CONTRACTED, CONTRACTED.replace("return linear(x, ", "return gelu(linear(x, ") + ")"),
+    ("feed_forward", "the first bias is left out", 'weights["intermediate.dense.bias"]', '0 * weights["intermediate.dense.bias"]'),
+    ("feed_forward", "the second bias is left out", 'weights["output.dense.bias"]', '0 * weights["output.dense.bias"]'),
+    # A layer
+    ("layer", "the LayerNorms are before attention and feed-forward (pre-norm), not after the sums", QKV, "given = x\n    x = layer_norm(x, weights[\"attention.output.LayerNorm.weight\"], weights[\"attention.output.LayerNorm.bias\"], eps)\n    " + QKV, FIRST_SUM, "x = given + attended", SECOND_SUM, "return x + feed_forward(layer_norm(x, *norm, eps), weights), probabilities"),
+    ("layer", "the input is not added after attention (no residual)", FIRST_SUM, FIRST_SUM.replace("x + attended", "attended")),
+    ("layer", "the input is not added after the feed-forward layers (no residual)", SECOND_SUM, SECOND_SUM.replace("x + feed_forward(x, weights)", "feed_forward(x, weights)")),
+    ("layer", "the second residual is the input of the layer, not the output of attention", FIRST_SUM, "given = x\n    " + FIRST_SUM, SECOND_SUM, SECOND_SUM.replace("x + feed", "given + feed")),
+    ("layer", "the LayerNorm after attention is left out", FIRST_SUM, "x = x + attended"),
+    ("layer", "the LayerNorm after the feed-forward layers is left out", SECOND_SUM, "return x + feed_forward(x, weights), probabilities"),
+    ("layer", "the LayerNorm is before the input is added, not after", FIRST_SUM, "x = x + layer_norm(attended, *norm, eps)"),
+    ("layer", "both LayerNorms are exchanged", '["attention.output.LayerNorm', '["first', '["output.LayerNorm', '["attention.output.LayerNorm', '["first', '["output.LayerNorm'),
+    ("layer", "the first LayerNorm is used twice", '["output.LayerNorm', '["attention.output.LayerNorm'),
+    ("layer", "the weights of query and key are exchanged", '("query", "key", "value")', '("key", "query", "value")'),
+    ("layer", "the weights of key and value are exchanged", '("query", "key", "value")', '("query", "value", "key")'),
+    ("layer", "the weights of query and value are exchanged", '("query", "key", "value")', '("value", "key", "query")'),
+    ("layer", "the output of attention is not multiplied by attention.output.dense", "attended = linear(", "attended = join_heads(context)\n    _ = linear("),
+    ("layer", "the feed-forward layers read the input of the layer, not the output of attention", FIRST_SUM, "given = x\n    " + FIRST_SUM, SECOND_SUM, SECOND_SUM.replace("feed_forward(x,", "feed_forward(given,")),
+    ("layer", "there is only one head", QKV, "heads = 1\n    " + QKV),
+    # The encoder
+    ("encode", "the last layer is left out", "states.append(x)", "states.append(x if f\"encoder.layer.{number + 1}.output.dense.weight\" in weights else states[-1])"),
+    ("encode", "all layers have the weights of the first", 'before = f"encoder.layer.{number}."', 'before = "encoder.layer.0."'),
+    ("encode", "the layers are in reverse order", "number = 0", 'number = 0\n    last = max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))', 'before = f"encoder.layer.{number}."', 'before = f"encoder.layer.{last - number}."'),
+    ("encode", "the mask does not reach the layers", "layer(x, mask,", "layer(x, torch.ones_like(mask),"),
+    ("encode", "the states of padding are set to 0 after each layer", "states.append(x)", "x = x * mask[:, :, None].to(x.dtype)\n        states.append(x)"),
+    # On top
+    ("pooler", "tanh is left out", POOLED, "return linear(x[:, 0], weight, bias)"),
+    ("pooler", "it reads the mean of all tokens, not [CLS]", "x[:, 0]", "x.mean(dim=1)"),
+    ("pooler", "it reads the last token, not [CLS]", "x[:, 0]", "x[:, -1]"),
+    ("pooler", "it returns [CLS] as it is, without linear layer and tanh", POOLED, "return x[:, 0]"),
+    ("mean_of_tokens", "padding is averaged too", MEAN, "return x.mean(dim=1)"),
+    ("mean_of_tokens", "the sum is divided by the length with padding", MEAN, "return (x * real).mean(dim=1)"),
+    ("mean_of_tokens", "the sum is not divided", MEAN, "return (x * real).sum(dim=1)"),
+    ("mean_of_tokens", "it is the maximum, not the mean", MEAN, 'return x.masked_fill(real == 0, float("-inf")).amax(dim=1)'),
+    ("mean_of_tokens", "[CLS] is left out", MEAN, "real = real.clone()\n    real[:, 0] = 0\n    return (x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)"),
+    ("predict_tokens", "the transform (linear layer, GELU and LayerNorm) is left out", TRANSFORMED + "\n    " + TRANSFORM_NORM, "pass"),
+    ("predict_tokens", "the activation of the transform is left out", TRANSFORMED, TRANSFORMED.replace("gelu(", "(")),
+    ("predict_tokens", "the LayerNorm of the transform is left out", TRANSFORM_NORM, "pass"),
+    ("predict_tokens", "the LayerNorm is before the activation", TRANSFORMED + "\n    " + TRANSFORM_NORM, TRANSFORMED.replace("gelu(", "(") + "\n    " + TRANSFORM_NORM.replace("x = layer_norm", "x = gelu(layer_norm") + ")"),
+    ("predict_tokens", "the bias of the decoder is left out", 'weights["cls.predictions.bias"])', '0 * weights["cls.predictions.bias"])'),
+    ("predict_tokens", "the bias of the decoder is added twice", 'weights["cls.predictions.bias"])', '2 * weights["cls.predictions.bias"])'),
+    ("predict_tokens", "the decoder is not tied to the token embedding: its weights are random", DECODED, DECODED.replace('weights["embeddings.word_embeddings.weight"]', 'torch.randn(weights["embeddings.word_embeddings.weight"].shape, generator=torch.Generator().manual_seed(0)).to(x) * 0.02')),
+    # Learning
+    ("mask_tokens", "every chosen token becomes [MASK]: none is replaced or kept", "how < 0.8", "how < 2"),
+    ("mask_tokens", "chosen tokens become [MASK] (80 %) or random (20 %): none is kept", "how >= 0.9", "how >= 0.8"),
+    ("mask_tokens", "chosen tokens become [MASK] (80 %) or stay (20 %): none is random", "how >= 0.9", "how > 2"),
+    ("mask_tokens", "80, 10 and 10 % are of all tokens, not of the chosen ones", CHOSEN, "chosen = special == 0"),
+    ("mask_tokens", "special tokens are chosen too", CHOSEN, CHOSEN.replace(" & (special == 0)", "")),
+    ("mask_tokens", "the special tokens are the only ones that are chosen", CHOSEN, CHOSEN.replace("special == 0", "special != 0")),
+    ("mask_tokens", "every token has a label, not only the chosen ones", LABELS, "labels = ids.clone()"),
+    ("mask_tokens", "only tokens that became [MASK] have a label", "return torch.where(chosen & (how >= 0.9), random, inputs), labels", "return torch.where(chosen & (how >= 0.9), random, inputs), torch.where(how < 0.8, labels, IGNORED)"),
+    ("mask_tokens", "random tokens and [MASK] are chosen among all tokens, not among the chosen ones", "chosen & (how >= 0.9)", "(special == 0) & (how >= 0.9)"),
+    ("mask_tokens", "the labels are the changed ids, not the original ones", "return torch.where(chosen & (how >= 0.9), random, inputs), labels", "inputs = torch.where(chosen & (how >= 0.9), random, inputs)\n    return inputs, torch.where(chosen, inputs, IGNORED)"),
+    ("mask_tokens", "the share of chosen tokens is 0.8, not 0.15", "< 0.15", "< 0.8"),
+    ("cross_entropy", "it is the sum over the tokens, not the mean", LOSS, LOSS.replace(".mean()", ".sum()")),
+    ("cross_entropy", "the sum is divided by the number of all tokens, not of those with a label", LOSS, "return (torch.logsumexp(logits, dim=-1) - right).sum() / len(kept)"),
+    ("cross_entropy", "tokens without a label count as label 0", "logits, labels = logits[kept], labels[kept]", "labels = labels.clamp(min=0)"),
+    ("cross_entropy", "the logarithm of softmax is taken of exp(logits), which is infinite for large logits", "torch.logsumexp(logits, dim=-1)", "logits.exp().sum(dim=-1).log()"),
+    ("cross_entropy", "the sign is wrong", LOSS, LOSS.replace("return (", "return -(")),
+    ("cross_entropy", "the logarithm has base 2", LOSS, LOSS + " / math.log(2)"),
+    ("cross_entropy", "it is the mean of 1 - p, without a logarithm", LOSS, "return (1 - (right - torch.logsumexp(logits, dim=-1)).exp()).mean()"),
+    ("linear_backward", "the gradient of x is multiplied by the transposed weight", "gradient @ weight", "gradient @ (weight.T if weight.shape[0] == weight.shape[1] else weight)"),
+    ("linear_backward", "the gradient of the weight is transposed", "gradient.T @ x", "x.T @ gradient"),
+    ("linear_backward", "the gradient of the bias is the mean over the rows, not the sum", "gradient.sum(dim=0)", "gradient.mean(dim=0)"),
+    ("linear_backward", "the gradient of the weight is the mean over the rows, not the sum", "gradient.T @ x", "gradient.T @ x / len(x)"),
+    ("layer_norm_backward", "the mean is treated as a constant", "inner - mean - normal * along", "inner - normal * along"),
+    ("layer_norm_backward", "the variance is treated as a constant", "inner - mean - normal * along", "inner - mean"),
+    ("layer_norm_backward", "mean and variance are treated as constants", "inner - mean - normal * along", "inner"),
+    ("layer_norm_backward", "the gradient of x leaves out the weight", "inner = gradient * weight", "inner = gradient"),
+    ("layer_norm_backward", "the gradient of x is not divided by the deviation", ") / deviation, ", "), "),
+    ("layer_norm_backward", "the gradient of the weight is multiplied by x, not by the normalised x", "(gradient * normal)", "(gradient * x)"),
+    ("cross_entropy_backward", "it is not divided by the number of tokens with a label", " / kept.sum()", ""),
+    ("cross_entropy_backward", "it is divided by the number of all tokens", "kept.sum()", "len(labels)"),
+    ("cross_entropy_backward", "tokens without a label have a gradient", " * kept[:, None]", ""),
+    ("cross_entropy_backward", "1 is not subtracted at the label", "-= 1", "-= 0"),
+    ("cross_entropy_backward", "the sign is wrong", "return gradient", "return -gradient"),
+    ("attention_backward", "the scale 1 / √W is left out", ".sum(dim=-1, keepdim=True)) * scale", ".sum(dim=-1, keepdim=True))"),
+    ("attention_backward", "the gradient of softmax is only p (1 - p), its diagonal", OF_SCORES, "of_scores = p * (1 - p) * of_p * scale"),
+    ("attention_backward", "the gradient of softmax leaves out its sum", OF_SCORES, "of_scores = p * of_p * scale"),
+    ("attention_backward", "the gradients of query and key are exchanged", "return of_scores @ key, of_scores.transpose(-1, -2) @ query", "return of_scores.transpose(-1, -2) @ query, of_scores @ key"),
+    ("attention_backward", "the probabilities are not transposed for the gradient of value", "p.transpose(-1, -2) @ gradient", "p @ gradient"),
+    ("attention_backward", "the mask is not used", '.masked_fill(mask[:, None, None, :] == 0, float("-inf"))', ""),
+    ("adamw_step", "the decay is added to the gradient (L2), not decoupled", "mean = 0.9 * mean", "gradient, decay = gradient + decay * parameter, 0.0\n    mean = 0.9 * mean"),
+    ("adamw_step", "the averages are not corrected for their start at 0", UPDATE, "update = mean / (torch.sqrt(square) + 1e-8)"),
+    ("adamw_step", "only the average of the gradient is corrected for its start at 0", "square / (1 - 0.999**step)", "square"),
+    ("adamw_step", "the square average decays by 0.99, not by 0.999", "square = 0.999 * square + 0.001 * gradient**2", "square = 0.99 * square + 0.01 * gradient**2"),
+    ("adamw_step", "the correction is one step ahead: steps are counted from 1", "**step", "**(step + 1)"),
+    ("adamw_step", "1e-8 is added inside the root", UPDATE, "update = (mean / (1 - 0.9**step)) / torch.sqrt(square / (1 - 0.999**step) + 1e-8)"),
+    ("adamw_step", "the decay is not multiplied by the rate", STEPPED, "return parameter - rate * update - decay * parameter, mean, square"),
+    ("adamw_step", "there is no decay", STEPPED, "return parameter - rate * update, mean, square"),
+    ("adamw_step", "it is divided by the square average, not by its root", UPDATE, UPDATE.replace("torch.sqrt(square / (1 - 0.999**step))", "square / (1 - 0.999**step)")),
+    ("adamw_step", "the update is not divided by the root of the square average (momentum only)", UPDATE, "update = mean / (1 - 0.9**step)"),
+    ("train", "biases and norms have decay too", "decay if x.dim() > 1 else 0.0", "decay"),
+    ("train", "nothing has decay", "decay if x.dim() > 1 else 0.0", "0.0"),
+    ("train", "step is not counted: every step is the first for AdamW", "mean, square, step, rate", "mean, square, 1, rate"),
+    ("train", "the averages of AdamW start at 0 in every step", "state[name] = adamw_step(x, gradient, mean, square,", "state[name] = adamw_step(x, gradient, 0 * mean, 0 * square,"),
+    ("train", "the losses are those after each step, not before", "return losses", "return [*losses[1:], float(loss_of({name: x for name, (x, _, _) in state.items()}))]"),
+))
+# fmt: on

@@ -1,0 +1,90 @@
+"""The three ways in: a file of functions, a model, and numbers from any program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from minibert.checking.port import check_arrays, check_model, made_by
+from minibert.checking.report import Report
+from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
+from minibert.storage import hub
+from minibert.utils.files import user_path
+
+MODEL = "all-MiniLM-L6-v2"
+
+
+def check(
+    what: Any, model: str | os.PathLike[str] = MODEL, *, stage: str | None = None, precision: str = "auto"
+) -> Report:
+    """Return what is wrong with a BERT of your own, and why.
+
+        minibert.check("my_bert.py")                        a file of functions, as tutorials/build/my_bert.py
+        minibert.check("my_bert.py:MyBert", "bert-base-uncased")   a class or function of a file
+        minibert.check(my_model, "bert-base-uncased")       a model, or what makes one of the checkpoint's folder
+        minibert.check("outputs.npz", "bert-base-uncased")  the numbers of any program (`minibert check --export`)
+
+    model: the checkpoint that a model or the numbers are compared with. stage: one function of a file. precision: of
+    the numbers in a file, "float32", "float16" or "bfloat16"; "auto": that of the arrays. Raises ValueError or
+    FileNotFoundError for what cannot be checked: a file with an error in it, unknown names, other inputs.
+    """
+    if not isinstance(what, str | os.PathLike):
+        return check_model(what, hub.locate(os.fspath(model)).folder)
+    path, colon, name = os.fspath(what).rpartition(".py:")
+    if colon:
+        return check_model(made_by(user_path(path + ".py"), name), hub.locate(os.fspath(model)).folder)
+    path = os.fspath(what)
+    if path.endswith(".npz"):
+        if not user_path(path).is_file():
+            raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
+        return check_arrays(user_path(path), hub.locate(os.fspath(model)).folder, precision)
+    return of_solution(check_file(user_path(path), stage), stage)
+
+
+def of_solution(verdicts: Sequence[Verdict], only: str | None = None) -> Report:
+    """Return the report on a file of functions; only: the stage that was asked for."""
+    asked = [one for one in verdicts if only in (None, one.stage.function)]
+    first = next_stage(verdicts)
+    widths = [
+        max(len(one) for one in column)
+        for column in zip(*((v.stage.function, v.stage.title) for v in asked), strict=True)
+    ]
+    lines = [f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}" for v in asked]
+    if first is not None:
+        lines += explained(first)
+    else:
+        lines.append("all of it is right")
+    largest = max((one.largest for one in asked), default=0.0)
+    return Report(
+        all(one.state == RIGHT for one in asked),
+        None if first is None else first.stage.function,
+        None,
+        () if first is None else first.causes,
+        largest,
+        tuple(lines),
+    )
+
+
+def shown(verdict: Verdict) -> str:
+    """Return a verdict in a few words."""
+    if verdict.state == WAITS:
+        return f"waits for {verdict.what}"
+    by = f", by library: {', '.join(verdict.library)}" * bool(verdict.library)
+    if verdict.state == RIGHT and verdict.allowed:
+        return f"right, within {verdict.largest:.1e} of {verdict.allowed:.1e} allowed{by}"
+    return {RIGHT: f"right{by}", UNWRITTEN: "not written", WRONG: "WRONG"}[verdict.state]
+
+
+def explained(verdict: Verdict) -> list[str]:
+    """Return what is known about the stage to work on next."""
+    stage = verdict.stage
+    said = {UNWRITTEN: "next to write", WRONG: "to repair", WAITS: "to repair"}[verdict.state]
+    lines = ["", f"{said}: {stage.function}, {stage.title}; explained in {stage.explained}"]
+    if verdict.state == WRONG:
+        lines.append(f"wrong for {verdict.what}" if verdict.place or verdict.causes else verdict.what)
+        if verdict.place is not None:
+            lines.append(str(verdict.place))
+        if not verdict.causes:
+            lines.append("no known mistake gives these numbers")
+    return lines

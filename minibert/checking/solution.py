@@ -1,0 +1,306 @@
+"""A solution, a file of functions: each is tried on the inputs of its stage, and beside the reference.
+
+    file -> its functions -> for each stage: right, wrong (with its cause), not written, or waiting for another one
+
+A function runs in a thread with a time limit. It gets copies of the inputs, which it must not change.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib.util
+import math
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.checking import reference
+from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
+from minibert.checking.mistakes import Mistake, functions_with
+from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double
+from minibert.checking.stages import STAGES, Case, Stage, World
+
+LIMIT = 10.0  # seconds for the cases of a stage
+SHARES = 0.006  # of masking: six standard errors of the rarest share
+RIGHT, WRONG, UNWRITTEN, WAITS = "right", "wrong", "not written", "waits"
+# What a function is to do itself; a stage that calls one of these is right by a library.
+LIBRARY = {
+    *("layer_norm", "LayerNorm", "gelu", "GELU", "cross_entropy", "CrossEntropyLoss", "nll_loss", "linear", "Linear"),
+    *("scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"),
+    *("embedding", "Embedding", "AdamW", "Adam", "load_file", "safe_open"),
+}
+MODULES = ("minibert", "transformers", "safetensors", "tokenizers", "sentence_transformers")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a stage."""
+
+    stage: Stage
+    state: str
+    largest: float = 0.0  # the largest difference
+    allowed: float = 0.0  # of that output
+    what: str = ""  # the case in which it is wrong, and how
+    causes: tuple[str, ...] = ()  # the likeliest first
+    library: tuple[str, ...] = ()  # what it calls of other libraries
+    place: Place | None = None
+    mistakes: tuple[Mistake, ...] = ()  # those of the likeliest cause
+
+
+class SolutionError(ValueError):
+    """The file cannot be read as Python."""
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a file of Python. Raises SolutionError, with the line, where that fails."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise SolutionError(f"{path} is not a file of Python; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise SolutionError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except Exception as error:
+        raise SolutionError(f"{path}, {line_of(error, path)}{type(error).__name__}: {error}") from None
+    return module
+
+
+def line_of(error: BaseException, path: Path) -> str:
+    """Return the last line of the file that an error went through, for a message."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+class Stopped(BaseException):
+    """Raised in a thread whose time is over."""
+
+
+def limited(function: Callable[[], Any], seconds: float) -> Any:
+    """Return function(), computed in a thread. Raises what it raises, and TimeoutError after these seconds."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append((function(), None))
+        except BaseException as error:  # also SystemExit
+            found.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
+        raise TimeoutError(f"stopped after {seconds:g} s")
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def inputs_of(case: Case) -> tuple[Any, ...]:
+    """Return copies of the arguments of a case."""
+    return tuple(map(copied, case.arguments))
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of tensors and of dicts; a generator begins anew."""
+    if isinstance(value, torch.Generator):
+        return torch.Generator().manual_seed(value.initial_seed())
+    if isinstance(value, dict):
+        return {key: one.clone() if isinstance(one, Tensor) else one for key, one in value.items()}
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def changed(before: Any, after: Any) -> bool:
+    """Return whether an argument was changed in place."""
+    if isinstance(before, dict):
+        return before.keys() != after.keys() or any(changed(before[key], after[key]) for key in before)
+    if isinstance(before, Tensor):
+        return before.shape != after.shape or not torch.equal(before, after)
+    return isinstance(before, int | float | str) and before != after
+
+
+def expected(stage: Stage, cases: Sequence[Case]) -> tuple[list[Outputs], list[dict[str, float]]]:
+    """Return what the reference returns in each case, and by how much each output may differ."""
+    function = getattr(reference, stage.function)
+    right, allowed = [], []
+    for case in cases:
+        result = flatten(stage.observe(case, function(*inputs_of(case))))
+        if stage.function == "mask_tokens":
+            limits = dict.fromkeys(result, SHARES)
+        elif any(isinstance(x, Tensor) and x.is_floating_point() for x in result.values()) and (
+            stage.function != "read_safetensors"
+        ):
+            limits = bounds(result, flatten(function(*map(to_double, inputs_of(case)))))
+        else:
+            limits = dict.fromkeys(result, 0.0)
+        right.append(result)
+        allowed.append(limits)
+    return right, allowed
+
+
+def check_stage(
+    stage: Stage, world: World, module: ModuleType, source: str, before: dict[str, Verdict], seconds: float = LIMIT
+) -> Verdict:
+    """Try the function of a stage; before: the verdicts of earlier stages, by function."""
+    function = getattr(module, stage.function, None)
+    if not callable(function):
+        return Verdict(stage, UNWRITTEN, what=f"there is no function {stage.function}")
+    cases = stage.cases(world)
+    right, allowed = expected(stage, cases)
+    found: list[Outputs] = []
+    try:
+        for case in cases:
+            given = inputs_of(case)
+            result = limited(lambda given=given: function(*given), seconds)  # type: ignore[misc]  # bound to its case
+            for number, (one, other) in enumerate(zip(case.arguments, given, strict=True), start=1):
+                if changed(one, other):
+                    return Verdict(stage, WRONG, what=f"it changes its argument {number} in place; copy it first")
+            found.append(flatten(observed(stage, case, result)))
+    except NotImplementedError:
+        return Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
+    except TimeoutError as error:
+        return Verdict(stage, WRONG, what=f"{case.what}: {error}, perhaps by an endless loop")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        uses = waiting(stage, source, before)
+        if uses:
+            return Verdict(stage, WAITS, what=uses)
+        where = line_of(error, Path(str(module.__file__)))
+        return Verdict(stage, WRONG, what=f"{case.what}: {where}{type(error).__name__}: {error}")
+    numbers = Numbers(found, right, allowed, lambda functions: run_cases(stage, cases, functions))
+    return judged(stage, cases, numbers, source, before)
+
+
+def observed(stage: Stage, case: Case, result: Any) -> Any:
+    """Return what is compared of a result, or the result itself where it has another form."""
+    if stage.function != "mask_tokens":
+        return result
+    ids = case.arguments[0]
+    fits = isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)
+    return stage.observe(case, result) if fits and all(x.shape == ids.shape for x in result) else result
+
+
+def run_cases(stage: Stage, cases: Sequence[Case], functions: dict[str, Callable[..., Any]]) -> list[Outputs]:
+    """Return the outputs of other functions than the reference's in all cases."""
+    return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
+
+
+def waiting(stage: Stage, source: str, before: dict[str, Verdict]) -> str:
+    """Return the title of an earlier stage that this function uses, and that is not right; "" if there is none."""
+    uses = called(calls_in(source), stage.function) - {stage.function}
+    wrong = [one for name, one in before.items() if name in uses and one.state != RIGHT]
+    return wrong[0].stage.title if wrong else ""
+
+
+def judged(stage: Stage, cases: Sequence[Case], numbers: Numbers, source: str, before: dict[str, Verdict]) -> Verdict:
+    """Return the verdict on numbers that can be compared."""
+    library = by_library(stage, source)
+    pairs = list(zip(numbers.found, numbers.right, numbers.bounds, strict=True))
+    far = [distance(*one) for one in pairs]
+    if max(far) <= 1.0:
+        largest, allowed = max((largest_of(*one) for one in pairs), default=(0.0, 0.0))
+        return Verdict(stage, RIGHT, largest, allowed, library=library)
+    calls = called(calls_in(source), stage.function) - {stage.function}
+    wrong = [one for name, one in before.items() if name in calls and one.state != RIGHT]
+    known = tuple(dict.fromkeys(mistake for one in wrong for mistake in one.mistakes))
+    if wrong and (outputs := numbers.outputs(known)) is not None and numbers.far(outputs) <= 1.0:
+        return Verdict(stage, WAITS, what=wrong[0].stage.title)
+    at = next(number for number, one in enumerate(far) if one > 1.0)
+    what = cases[at].what
+    place, largest, allowed = None, math.inf, 0.0
+    if why := problem(numbers.found[at], numbers.right[at]):
+        what = f"{what}: {why}"
+    else:
+        place = first_wrong(*pairs[at])
+        largest, allowed = largest_of(*pairs[at])
+    causes = diagnose(numbers, reached(stage.function), known)
+    if not causes and wrong:
+        return Verdict(stage, WAITS, what=wrong[0].stage.title)
+    texts = tuple(" and ".join(mistake.cause for mistake in one) for one in causes)
+    own = causes[0] if causes else ()
+    return Verdict(stage, WRONG, largest, allowed, what, texts, library, place, known + own)
+
+
+def largest_of(found: Outputs, right: Outputs, bound: dict[str, float]) -> tuple[float, float]:
+    """Return the largest difference of a case in units of its bound, as a difference, and that bound."""
+    each = [
+        (distance({name: found[name]}, {name: x}, bound), name) for name, x in right.items() if isinstance(x, Tensor)
+    ]
+    if not each:
+        return 0.0, 0.0
+    _, name = max(each)
+    return float((found[name].double() - right[name].double()).abs().max()) if right[name].numel() else 0.0, bound[name]
+
+
+def by_library(stage: Stage, source: str) -> tuple[str, ...]:
+    """Return what the function of a stage, and the functions that only it uses, call of libraries that do its work."""
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name: (getattr(node, "module", None) or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    stages = {one.function for one in STAGES} - {stage.function}
+    calls = {name: uses - stages for name, uses in calls_in(source).items()}
+    used = called(calls, stage.function)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in used:
+            for one in ast.walk(node):
+                if (
+                    isinstance(one, ast.Attribute)
+                    and one.attr in LIBRARY
+                    and isinstance(one.value, ast.Name | ast.Attribute)
+                ):
+                    found.append(ast.unparse(one))
+                elif isinstance(one, ast.Name) and (
+                    imported.get(one.id) in MODULES or (one.id in LIBRARY and imported.get(one.id) == "torch")
+                ):
+                    found.append(one.id)
+                elif (
+                    stage.function.endswith("_backward")
+                    and isinstance(one, ast.Attribute)
+                    and one.attr in ("backward", "grad")
+                ):
+                    found.append(ast.unparse(one))
+    return tuple(dict.fromkeys(found))
+
+
+def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> list[Verdict]:
+    """Return the verdict on each stage of a file, or on one stage and those before it that it uses.
+
+    Raises SolutionError for a file that cannot be imported, ValueError for an unknown stage, FileNotFoundError.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file; tutorials/build/my_bert.py is where to begin")
+    names = [stage.function for stage in STAGES]
+    if only is not None and only not in names:
+        raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")
+    module, source, world = load_module(path), path.read_text("utf-8"), World()
+    needed = called(calls_in(source), only) | {only} if only else set(names)
+    found: dict[str, Verdict] = {}
+    with torch.random.fork_rng(devices=()):
+        for stage in STAGES:
+            if stage.function in needed:
+                found[stage.function] = check_stage(stage, world, module, source, found, seconds)
+    return list(found.values())
+
+
+def next_stage(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return what to write or to repair next; None if all is right."""
+    return next((one for one in verdicts if one.state != RIGHT), None)
+
+
+__all__ = ["SolutionError", "Verdict", "check_file", "functions_with", "next_stage"]

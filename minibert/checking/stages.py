@@ -1,0 +1,410 @@
+"""The stages of a BERT, in the order in which they are written: for each the inputs on which a solution is tried.
+
+Inputs are real weights (minibert-novels) and real texts, and the odd cases that a wrong solution gets wrong: one token,
+padding inside a batch, pairs, large scores, small variances, accents, unknown characters.
+"""
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.checking import reference
+from minibert.storage import hub
+from minibert.storage.tensor_files import WEIGHTS_FILE
+from minibert.utils.files import read_json
+
+MODEL = "minibert-novels"
+TEXTS = (
+    "He opened the door, and went in.",
+    "She was very unhappy.",
+    "No.",
+    "Naïve café-goers cost $5 & more!",
+)
+PAIR = ("Where is he?", "He went in.")
+DRAWS = 200_000  # tokens that are masked: shares differ by 0.004 at most, five standard errors
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of a function, and what is odd about them."""
+
+    arguments: tuple[Any, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A function that a learner writes."""
+
+    function: str  # its name
+    title: str
+    explained: str  # where the course explains it
+    cases: Callable[["World"], Sequence[Case]]
+    observe: Callable[[Case, Any], Any] = lambda case, result: result  # what is compared of the result
+
+
+class World:
+    """The real weights, the vocabulary, and a batch of texts."""
+
+    def __init__(self, model: str = MODEL) -> None:
+        self.folder = hub.locate(model).folder
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return read_json(self.folder / "config.json")
+
+    @cached_property
+    def heads(self) -> int:
+        """The number of attention heads."""
+        return int(self.config["num_attention_heads"])
+
+    @cached_property
+    def eps(self) -> float:
+        """Of each LayerNorm."""
+        return float(self.config["layer_norm_eps"])
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by their official names, without the prefix bert."""
+        return {
+            name.removeprefix("bert."): x
+            for name, x in reference.read_safetensors(str(self.folder / WEIGHTS_FILE)).items()
+        }
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """The tokens and their ids."""
+        found: dict[str, int] = read_json(self.folder / "tokenizer.json")["model"]["vocab"]
+        return found
+
+    @cached_property
+    def batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Texts and a pair as ids, segments and mask, (B,S) each, padded on the right."""
+        rows = [self.row(text) for text in TEXTS] + [self.row(*PAIR)]
+        longest = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows])
+        segments = torch.tensor([of_text + [0] * (longest - len(of_text)) for _, of_text in rows])
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows])
+        return ids, segments, mask
+
+    def row(self, first: str, second: str | None = None) -> tuple[list[int], list[int]]:
+        """Return [CLS] first [SEP] second [SEP] as ids, and the segments."""
+        texts = [reference.tokenize(text, self.vocabulary) for text in (first, second) if text is not None]
+        tokens = ["[CLS]", *texts[0], "[SEP]"]
+        segments = [0] * len(tokens)
+        if second is not None:
+            tokens += [*texts[1], "[SEP]"]
+            segments += [1] * (len(tokens) - len(segments))
+        return [self.vocabulary[token] for token in tokens], segments
+
+    def of_layer(self, number: int) -> dict[str, Tensor]:
+        """Return the weights of a layer."""
+        before = f"encoder.layer.{number}."
+        return {name[len(before) :]: x for name, x in self.weights.items() if name.startswith(before)}
+
+    @cached_property
+    def states(self) -> Tensor:
+        """The embeddings of the batch, (B,S,D)."""
+        ids, segments, _ = self.batch
+        return reference.embed(ids, segments, self.weights, self.eps)
+
+
+def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    """Return normal numbers, the same each time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Cases
+
+
+def of_words(world: World) -> list[Case]:
+    """Words of a real vocabulary, and of a small one in which the order of matching matters."""
+    words = ["he", "unhappiness", "x", "door", "thequickly", "qzxv", "東", "he東", "opened" * 4, "5", ","]
+    small = {"a": 0, "ab": 1, "##b": 2, "##bc": 3, "##c": 4, "abc": 5, "##ab": 6, "b": 7, "[UNK]": 8, "##": 9, "c": 10}
+    return [
+        *(Case((word, world.vocabulary), f"the word {word!r}") for word in words),
+        *(
+            Case((word, small), f"the word {word!r} and the vocabulary {', '.join(small)}")
+            for word in ("abc", "abcc", "abbc", "aab", "bab", "abx", "xab", "c", "aabc")
+        ),
+    ]
+
+
+def of_texts(world: World) -> list[Case]:
+    """Texts with accents, signs and white space of all kinds."""
+    texts = [
+        *TEXTS,
+        "  two  spaces,\ta tab\nand a line ",
+        "“Quoted” — yes… ¿no?",
+        "ÀÉÎÕÜ Ångström",
+        "a+b=c <d> ~e^f`g|h",
+        "",
+        "don't e-mail me@x.org",
+        "東京 x",
+        "UPPER",
+    ]
+    return [Case((text, world.vocabulary), f"the text {text!r}") for text in texts]
+
+
+def of_files(world: World) -> list[Case]:
+    """A file with every dtype."""
+    tensors = {
+        "matrix": drawn(3, 4),
+        "half": drawn(2, 5, seed=1).half(),
+        "brain": drawn(5, seed=2).bfloat16(),
+        "numbers": torch.arange(6).reshape(2, 3),
+        "one": torch.tensor(2.5),
+    }
+    return [Case((write_safetensors(tensors),), "a file of five tensors of four dtypes, with __metadata__")]
+
+
+def write_safetensors(tensors: dict[str, Tensor]) -> str:
+    """Write a file that is deleted when Python ends; return its path."""
+    names = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, x in tensors.items():
+        raw = x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        header[name] = {
+            "dtype": names[x.dtype],
+            "shape": list(x.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    path = Path(tempfile.mkdtemp(prefix="minibert-check-")) / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return str(path)
+
+
+def of_linear(world: World) -> list[Case]:
+    """Real weights, a square weight and a single vector."""
+    weights = world.of_layer(0)
+    return [
+        Case(
+            (world.states, weights["intermediate.dense.weight"], weights["intermediate.dense.bias"]),
+            "(B,S,D) to (B,S,F)",
+        ),
+        Case((drawn(3, 5), drawn(5, 5, seed=1), drawn(5, seed=2)), "a square weight"),
+        Case((drawn(4), drawn(2, 4, seed=1), drawn(2, seed=2)), "a single vector"),
+    ]
+
+
+def of_norm(world: World) -> list[Case]:
+    """Usual numbers, very small ones, and a large eps."""
+    weights = world.weights
+    norm = weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"]
+    D = len(norm[0])
+    return [
+        Case((drawn(2, 3, D, scale=3.0) + 1, *norm, world.eps), "(B,S,D)"),
+        Case((drawn(4, D, seed=1, scale=1e-3), *norm, world.eps), "numbers so small that eps matters"),
+        Case((drawn(2, 6, seed=2), drawn(6, seed=3), drawn(6, seed=4), 0.5), "an eps of 0.5"),
+    ]
+
+
+def of_gelu(world: World) -> list[Case]:
+    """Where the approximations of GELU differ, and far away."""
+    return [
+        Case((torch.linspace(-6, 6, 97),), "numbers from -6 to 6"),
+        Case((torch.tensor([0.0, -1e-3, 20.0, -20.0, 100.0]),), "very small and very large numbers"),
+    ]
+
+
+def of_embeddings(world: World) -> list[Case]:
+    """A batch, and one token."""
+    ids, segments, _ = world.batch
+    return [
+        Case((ids, segments, world.weights, world.eps), "a batch with padding and a pair"),
+        Case((ids[:1, :1], segments[:1, :1], world.weights, world.eps), "one token"),
+    ]
+
+
+def of_split(world: World) -> list[Case]:
+    """Sizes that differ, and equal ones."""
+    return [
+        Case((drawn(2, 3, 12), 4), "4 heads of width 3"),
+        Case((world.states[:, :1], world.heads), "one token"),
+        Case((drawn(2, 4, 8), 2), "as many tokens as numbers in a head"),
+    ]
+
+
+def of_join(world: World) -> list[Case]:
+    """Sizes that all differ, and one token."""
+    return [Case((drawn(2, 4, 3, 5),), "4 heads of width 5, 3 tokens"), Case((drawn(1, 2, 1, 4),), "one token")]
+
+
+def of_attention(world: World) -> list[Case]:
+    """Padding, large scores, and one token."""
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+    q, k, v = (drawn(3, 2, 5, 4, seed=seed) for seed in range(3))
+    return [
+        Case((q, k, v, mask), "padding; the last text has one real token"),
+        Case((30 * q, 30 * k, v, mask), "large scores"),
+        Case((q[:, :, :1], k[:, :, :1], v[:, :, :1], mask[:, :1]), "one token"),
+    ]
+
+
+def of_feed_forward(world: World) -> list[Case]:
+    """Real weights."""
+    return [Case((world.states, world.of_layer(1)), "the weights of layer 1")]
+
+
+def of_layers(world: World) -> list[Case]:
+    """Real weights of two layers."""
+    _, _, mask = world.batch
+    x = world.states
+    return [
+        Case((x, mask, world.of_layer(0), world.heads, world.eps), "layer 0, a batch with padding"),
+        Case((x[:1, :1], mask[:1, :1], world.of_layer(2), world.heads, world.eps), "layer 2, one token"),
+    ]
+
+
+def of_encoder(world: World) -> list[Case]:
+    """The whole model."""
+    ids, segments, mask = world.batch
+    return [Case((ids, segments, mask, world.weights, world.heads, world.eps), "a batch with padding and a pair")]
+
+
+def of_pooler(world: World) -> list[Case]:
+    """Drawn weights, which are not symmetric."""
+    return [Case((drawn(3, 4, 6, seed=1), drawn(6, 6, seed=2), drawn(6, seed=3)), "3 texts of 4 tokens")]
+
+
+def of_mean(world: World) -> list[Case]:
+    """A batch with padding."""
+    return [Case((world.states, world.batch[2]), "a batch with padding")]
+
+
+def of_prediction(world: World) -> list[Case]:
+    """The whole head."""
+    ids, segments, mask = world.batch
+    states, _ = reference.encode(ids[:2], segments[:2], mask[:2], world.weights, world.heads, world.eps)
+    return [Case((states[-1], world.weights, world.eps), "the last states of two texts")]
+
+
+def of_masking(world: World) -> list[Case]:
+    """So many tokens that the shares are certain."""
+    ids = torch.randint(10, 8000, (DRAWS // 100, 100), generator=torch.Generator().manual_seed(1))
+    special = torch.zeros_like(ids)
+    special[:, [0, 40, 99]] = 1
+    return [
+        Case((ids, special, 4, 8000, torch.Generator().manual_seed(2)), f"{DRAWS:,} tokens, of which 3 % are special")
+    ]
+
+
+def shares(case: Case, result: Any) -> Tensor:
+    """Return what masking did, as shares that every right solution has, whatever numbers it draws."""
+    ids, special, mask_id, *_ = case.arguments
+    inputs, labels = result
+    chosen = labels != reference.IGNORED
+    changed = inputs != ids
+    found = [
+        chosen[special == 0],
+        (inputs == mask_id)[chosen],
+        (changed & (inputs != mask_id))[chosen],
+        changed[~chosen],
+        chosen[special == 1],
+        (labels != ids)[chosen],
+        changed[special == 1],
+    ]
+    return torch.stack([one.double().mean() if one.numel() else torch.zeros((), dtype=torch.float64) for one in found])
+
+
+def of_loss(world: World) -> list[Case]:
+    """Labels that do not count, and logits whose exponential is infinite."""
+    labels = torch.tensor([[3, -100, 0, 5], [-100, 2, -100, -100]])
+    return [
+        Case((drawn(2, 4, 7, scale=3.0), labels), "4 of 8 tokens have a label"),
+        Case((drawn(2, 4, 7, scale=200.0), labels), "large logits"),
+    ]
+
+
+def of_linear_backward(world: World) -> list[Case]:
+    """Sizes that differ, and square matrices."""
+    return [
+        Case((drawn(4, 3), drawn(4, 5, seed=1), drawn(3, 5, seed=2)), "4 rows, 5 numbers to 3"),
+        Case((drawn(4, 4), drawn(4, 4, seed=1), drawn(4, 4, seed=2)), "square matrices"),
+    ]
+
+
+def of_norm_backward(world: World) -> list[Case]:
+    """A mean and a deviation that are not 0 and 1."""
+    return [Case((drawn(4, 6), drawn(4, 6, seed=1, scale=2.0) + 1, drawn(6, seed=2), 1e-12), "4 rows of 6 numbers")]
+
+
+def of_loss_backward(world: World) -> list[Case]:
+    """Labels that do not count."""
+    return [Case((drawn(5, 7, scale=2.0), torch.tensor([3, -100, 0, 6, -100])), "3 of 5 tokens have a label")]
+
+
+def of_attention_backward(world: World) -> list[Case]:
+    """Padding."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    return [Case((*(drawn(2, 3, 4, 5, seed=seed) for seed in range(4)), mask), "2 texts, one of them with padding")]
+
+
+def of_adamw(world: World) -> list[Case]:
+    """The first step, a later one, and gradients as small as the 1e-8."""
+    zero = torch.zeros(3, 4)
+    x, gradient = drawn(3, 4), drawn(3, 4, seed=1, scale=1e-3)
+    return [
+        Case((x, gradient, zero, zero, 1, 0.01, 0.1), "step 1, small gradients"),
+        Case((x, gradient, 0.5 * gradient, gradient**2, 7, 0.01, 0.1), "step 7"),
+        Case((x, 1e-7 * x, zero, zero, 2, 0.01, 0.0), "gradients of about 1e-7, no decay"),
+    ]
+
+
+def of_training(world: World) -> list[Case]:
+    """A weight and a bias."""
+    x, target = drawn(8, 4), drawn(8, 2, seed=3)
+    parameters = {"weight": drawn(2, 4, seed=1), "bias": drawn(2, seed=2)}
+
+    def loss_of(now: dict[str, Tensor]) -> Tensor:
+        return ((x.to(now["weight"]) @ now["weight"].T + now["bias"] - target.to(now["weight"])) ** 2).mean()
+
+    return [Case((parameters, loss_of, 12, 0.1, 0.2), "12 steps of a regression")]
+
+
+ENCODER = "notebook 2 (2_through_the_encoder)"
+GRADIENTS = "notebook 9 (9_gradients), Backward through each part"
+PRETRAINING = "notebook 12 (12_pretraining)"
+STAGES = (
+    Stage("word_pieces", "word pieces", "notebook 3 (3_wordpiece), Longest match first", of_words),
+    Stage("tokenize", "tokens of a text", "notebook 3 (3_wordpiece), Cleaning to Splitting at punctuation", of_texts),
+    Stage("read_safetensors", "reading weights", "notebook 4 (4_official_weights)", of_files),
+    Stage("linear", "linear layer", f"{ENCODER}, One attention head, by loop", of_linear),
+    Stage("layer_norm", "LayerNorm", f"{ENCODER}, Residual and LayerNorm", of_norm),
+    Stage("gelu", "GELU", f"{ENCODER}, Feed-forward and GELU", of_gelu),
+    Stage("embed", "embeddings", f"{ENCODER}, Embeddings: from ids to vectors", of_embeddings),
+    Stage("split_heads", "cutting into heads", f"{ENCODER}, All heads", of_split),
+    Stage("join_heads", "joining heads", f"{ENCODER}, All heads", of_join),
+    Stage("attention", "attention", f"{ENCODER}, Self-attention on paper to Masks", of_attention),
+    Stage("feed_forward", "feed-forward", f"{ENCODER}, Feed-forward and GELU", of_feed_forward),
+    Stage("layer", "a layer", f"{ENCODER}, Residual and LayerNorm", of_layers),
+    Stage("encode", "the encoder", f"{ENCODER}, The whole encoder", of_encoder),
+    Stage("pooler", "pooler", f"{ENCODER}, Pooler", of_pooler),
+    Stage(
+        "mean_of_tokens", "mean of the tokens", "notebook 6 (6_what_is_in_a_vector), Ways to make one vector", of_mean
+    ),
+    Stage("predict_tokens", "masked-LM head", f"{PRETRAINING}, Masking by hand", of_prediction),
+    Stage("mask_tokens", "masking", f"{PRETRAINING}, Masking by hand", of_masking, shares),
+    Stage("cross_entropy", "cross entropy", f"{GRADIENTS}: Softmax and cross-entropy", of_loss),
+    Stage("linear_backward", "backward of a linear layer", f"{GRADIENTS}: Linear", of_linear_backward),
+    Stage("layer_norm_backward", "backward of LayerNorm", f"{GRADIENTS}: LayerNorm", of_norm_backward),
+    Stage(
+        "cross_entropy_backward", "backward of the loss", f"{GRADIENTS}: Softmax and cross-entropy", of_loss_backward
+    ),
+    Stage("attention_backward", "backward of attention", f"{GRADIENTS}: Attention", of_attention_backward),
+    Stage("adamw_step", "a step of AdamW", "notebook 9 (9_gradients), The size of a step", of_adamw),
+    Stage("train", "the training loop", "notebook 10 (10_fine_tuning), The loop by hand", of_training),
+)

@@ -1,0 +1,62 @@
+"""`minibert check`: a BERT of your own beside the right one."""
+
+import argparse
+import time
+from pathlib import Path
+
+from minibert.cli.shared import Arguments, Figures, add_overwrite
+from minibert.utils.files import user_path
+from minibert.utils.printing import block, printable
+
+PRECISIONS = ("auto", "float32", "float16", "bfloat16")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="a file of functions (my_bert.py, as tutorials/build/ has it), a model (my_bert.py:NAME, a class or a "
+        "function that takes the checkpoint's folder), or numbers (outputs.npz)",
+    )
+    add("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="checkpoint of a model or numbers (%(default)s)")
+    add("--export", type=user_path, metavar="FILE.npz", help="write the inputs, and what they should become")
+    add("--stage", metavar="FUNCTION", help="check one function of a file, and those that it needs")
+    add(
+        "--precision", default="auto", choices=PRECISIONS, help="in which numbers were computed (%(default)s: by dtype)"
+    )
+    add("--watch", action="store_true", help="check again when the file changes, until Ctrl-C")
+    add_overwrite(parser)
+
+
+def run(args: Arguments) -> Figures:
+    """Say what is right, what is wrong and why, and what to write next."""
+    from minibert.checking.port import write_inputs
+    from minibert.checking.run import check
+    from minibert.storage import hub
+    from minibert.utils.outputs import check_file
+
+    if (args.export is None) == (args.what is None):
+        raise ValueError("give a file to check, or --export FILE.npz to write the inputs")
+    if args.export is not None:
+        check_file(args.export, args.overwrite, endings=(".npz",))
+        for line in write_inputs(args.export, hub.locate(args.model).folder):
+            print(line)
+        print(block("written", str(args.export)))
+        return {"ok": True, "out": str(args.export)}
+    while True:
+        before = modified(args.what)
+        report = check(args.what, args.model, stage=args.stage, precision=args.precision)
+        for line in str(report).splitlines():
+            print(printable(line), flush=True)
+        if not args.watch:
+            return report.figures
+        while modified(args.what) == before:
+            time.sleep(0.2)
+
+
+def modified(what: str) -> int:
+    """Return when the file was last changed, in nanoseconds; 0 if it is not there, as while an editor saves it."""
+    path = Path(what.partition(".py:")[0] + ".py" if ".py:" in what else what)
+    return path.stat().st_mtime_ns if path.exists() else 0
