@@ -49,10 +49,11 @@ def heat_map(found: Tensor, expected: Tensor, bound: float) -> list[str]:
         return []
     apart = (found.double() - expected.double()).abs().nan_to_num(nan=math.inf) / bound  # (B,S,D)
     text = int(apart.flatten(1).amax(dim=1).argmax())
-    rows = apart[text][:ROWS]  # (S,D)
+    used = int(apart[text].amax(dim=1).nonzero().max()) + 1  # without padding at the end
+    rows = apart[text][: min(used, ROWS)]  # (S,D)
     columns = torch.stack([part.amax(dim=1) for part in rows.tensor_split(min(COLUMNS, rows.shape[1]), dim=1)], dim=1)
     levels = columns.clamp(min=1e-9).log10().mul(1.5).ceil().clamp(0, len(SHADES) - 1).int()
     lines = ["".join(SHADES[level] for level in row) for row in levels.tolist()]
-    more = f", its first {ROWS} tokens" * (apart.shape[1] > ROWS)
+    more = f", its first {ROWS} tokens" * (used > ROWS)
     head = f"text {text}{more}; a row per token, its {found.shape[2]} numbers from left to right; blank is right:"
     return [head, *(f"  {number:>2} |{line}|" for number, line in enumerate(lines))]

@@ -72,7 +72,7 @@ def shown(verdict: Verdict) -> str:
         return f"waits for {verdict.what}"
     by = f", by library: {', '.join(verdict.library)}" * bool(verdict.library)
     if verdict.state == RIGHT and verdict.allowed:
-        return f"right, within {verdict.largest:.1e} of {verdict.allowed:.1e} allowed{by}"
+        return f"right (largest difference {verdict.largest:.1e}, {verdict.allowed:.1e} allowed){by}"
     return {RIGHT: f"right{by}", UNWRITTEN: "not written", WRONG: "WRONG"}[verdict.state]
 
 

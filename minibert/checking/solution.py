@@ -24,7 +24,7 @@ from torch import Tensor
 
 from minibert.checking import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
-from minibert.checking.mistakes import Mistake, functions_with
+from minibert.checking.mistakes import Mistake
 from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double
 from minibert.checking.stages import STAGES, Case, Stage, World
 
@@ -301,6 +301,3 @@ def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> l
 def next_stage(verdicts: Sequence[Verdict]) -> Verdict | None:
     """Return what to write or to repair next; None if all is right."""
     return next((one for one in verdicts if one.state != RIGHT), None)
-
-
-__all__ = ["SolutionError", "Verdict", "check_file", "functions_with", "next_stage"]

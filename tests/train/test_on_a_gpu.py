@@ -31,10 +31,10 @@ from minibert.tasks.base import Encoded
 from minibert.train import loop, run
 from minibert.train.batches import Batches, NextSentence
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.start import freeze
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.settings import TrainSettings
+from minibert.train.start import freeze
 from minibert.utils import device
 from minibert.utils.device import autocast
 
