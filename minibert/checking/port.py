@@ -10,7 +10,10 @@ made on the reference, which has the weights of the checkpoint, until one gives 
 
 from __future__ import annotations
 
+import inspect
 import re
+import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +28,7 @@ from minibert.checking.diagnosis import Numbers, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with
 from minibert.checking.numbers import FACTOR, UNITS, Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
-from minibert.checking.solution import load_module
+from minibert.checking.solution import limited, load_module
 from minibert.checkpoints.load import has_head, head_of, load, name_in_file
 from minibert.families.bert import BERT
 from minibert.inputs import inference
@@ -34,6 +37,7 @@ from minibert.utils.files import atomic_write
 
 TEXTS = ("He opened the door, and went in.", "She was very unhappy.", "No.", "Where is he?", "")
 PAIRS = (None, None, None, "He went in.", None)
+LIMIT = 120.0  # seconds for loading a model, and for a call
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUTS = ("hidden_states", "attentions", "last_hidden_state", "pooler_output", "logits")
 LAYER = re.compile(r"(hidden_states|attentions)\.(\d+)")  # the name of an output of one layer
@@ -50,7 +54,9 @@ class Expected:
     def inputs(self) -> dict[str, Tensor]:
         """Texts and a pair, padded on the right, (B,S) each; the last text is empty."""
         tokenizer = load_tokenizer(self.folder)
-        rows = [tokenizer([a], None if b is None else [b]) for a, b in zip(TEXTS, PAIRS, strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a small vocabulary cuts these texts, or does not know them
+            rows = [tokenizer([a], None if b is None else [b]) for a, b in zip(TEXTS, PAIRS, strict=True)]
         longest = max(row["input_ids"].shape[1] for row in rows)
         pads = {"input_ids": tokenizer.pad_id, "attention_mask": 0, "token_type_ids": 0}
         return {
@@ -249,34 +255,58 @@ def causes_of(expected: Expected, parts: Outputs, right: Outputs, limits: dict[s
 # What is compared: a model, or a file
 
 
-def check_model(make: Any, folder: Path) -> Report:
-    """Check a model, or a function that takes the folder of the checkpoint and returns one.
+def check_model(given: Any, folder: Path) -> Report:
+    """Check a model, or a class or function that takes the folder of the checkpoint and returns one.
 
     The model is called with input_ids, attention_mask and token_type_ids by name. It returns last_hidden_state, or a
     dict or an object with any of OUTPUTS, or a tuple in their order in transformers: last_hidden_state, hidden_states,
-    attentions, logits. Raises ValueError for anything else.
+    attentions, logits. Raises ValueError for a result without any.
     """
     expected = Expected(folder)
-    model = make(str(folder)) if isinstance(make, type) or not isinstance(make, nn.Module) else make
-    if not callable(model):
-        raise ValueError(f"{make!r} returned {type(model).__name__}, which cannot be called with input_ids")
-    found = outputs_of(called_with(model, expected))
-    again = outputs_of(called_with(model, expected))
-    if any(not torch.equal(x.nan_to_num(), again[name].nan_to_num()) for name, x in found.items() if name in again):
-        text = "two calls give different numbers: dropout is left on; call model.eval()"
-        return Report(False, "model", None, ("dropout is left on",), float("inf"), (text,))
-    return compare(expected, found, lowest(found))
+    try:
+        model = given if is_model(given) else limited(lambda: given(str(folder)), LIMIT)
+        if not callable(model):
+            raise ValueError(f"{given!r} returned {type(model).__name__}, which cannot be called with input_ids")
+        first, second = (outputs_of(called_with(model, expected)) for _ in range(2))
+    except (ValueError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        return failed(f"the model raised {type(error).__name__}: {error}{where}")
+    if any(not torch.equal(x.nan_to_num(), second[name].nan_to_num()) for name, x in first.items()):
+        return failed("two calls give different numbers; call model.eval()", "dropout is left on")
+    return compare(expected, first, lowest(first))
+
+
+def failed(text: str, *causes: str) -> Report:
+    """Return the report on a model whose numbers cannot be compared."""
+    return Report(False, "model", None, causes, float("inf"), (text,))
+
+
+def is_model(given: Any) -> bool:
+    """Return whether it is called with input_ids, and not with the folder of a checkpoint."""
+    if isinstance(given, nn.Module):
+        return True
+    parameters = inspect.signature(given).parameters.values()
+    named = any(one.name == "input_ids" or one.kind is one.VAR_KEYWORD for one in parameters)
+    return named and not isinstance(given, type)
 
 
 def called_with(model: Any, expected: Expected) -> Any:
     """Return what the model makes of copies of the inputs. Raises ValueError where it changes them."""
     given = {name: x.clone() for name, x in expected.inputs.items()}
-    with torch.no_grad():
-        result = model(**given)
+    result = limited(lambda: without_gradients(model, given), LIMIT)
     for name, x in expected.inputs.items():
         if not torch.equal(x, given[name]):
             raise ValueError(f"the model changes {name} in place; copy it first")
     return result
+
+
+def without_gradients(model: Any, given: Mapping[str, Tensor]) -> Any:
+    """Call the model."""
+    with torch.no_grad():
+        return model(**given)
 
 
 def lowest(outputs: Outputs) -> torch.dtype:

@@ -167,7 +167,8 @@ def check_stage(
                     return Verdict(stage, WRONG, what=f"it changes its argument {number} in place; copy it first")
             found.append(flatten(observed(stage, case, result)))
     except NotImplementedError:
-        return Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
+        uses = waiting(stage, source, before)
+        return Verdict(stage, WAITS if uses else UNWRITTEN, what=uses or "it raises NotImplementedError")
     except TimeoutError as error:
         return Verdict(stage, WRONG, what=f"{case.what}: {error}, perhaps by an endless loop")
     except BaseException as error:

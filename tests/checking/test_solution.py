@@ -1,0 +1,176 @@
+"""A file of functions: what is right, not written, waiting, by a library, and what cannot be tried at all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import build
+
+import minibert
+from minibert.checking.mistakes import SOURCE
+from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, check_file
+from minibert.checking.stages import STAGES
+
+Write = Callable[..., Path]
+USE_GELU = {"feed_forward", "layer", "encode", "predict_tokens"}
+GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(*edits: str, source: str = SOURCE) -> Path:
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            assert old in source
+            source = source.replace(old, new)
+        (tmp_path / "my_bert.py").write_text(source, "utf-8")
+        return tmp_path / "my_bert.py"
+
+    return write
+
+
+def states(path: Path, only: str | None = None, seconds: float = 10.0) -> dict[str, Any]:
+    return {one.stage.function: one for one in check_file(path, only, seconds)}
+
+
+def test_the_solution_is_right_and_the_skeleton_has_nothing() -> None:
+    assert {one.state for one in check_file(build.SOLUTION)} == {RIGHT}
+    assert {one.state for one in check_file(build.SKELETON)} == {UNWRITTEN}
+
+
+def test_skeleton_and_solution_are_the_reference_with_and_without_content() -> None:
+    solution = build.SOLUTION.read_text("utf-8")
+    assert build.SKELETON.read_text("utf-8") == build.skeleton(solution)
+    assert build.functions_of(solution) == build.functions_of(SOURCE)
+    assert list(build.functions_of(solution)) == [stage.function for stage in STAGES]
+
+
+def test_a_function_that_computes_in_another_order_is_right(write: Write) -> None:
+    found = states(write(GELU, "return (x + x * torch.erf(x * 0.5**0.5)) * 0.5"))
+    assert {one.state for one in found.values()} == {RIGHT}
+    assert 0 < found["gelu"].largest <= found["gelu"].allowed
+
+
+def test_a_function_that_uses_a_wrong_one_waits_for_it(write: Write) -> None:
+    found = states(write("return x * (1 + torch.erf", "raise NotImplementedError\n    return x * (1 + torch.erf"))
+    assert {name for name, one in found.items() if one.state == UNWRITTEN} == {"gelu"}
+    assert {name for name, one in found.items() if one.state == WAITS} == {
+        "feed_forward",
+        "layer",
+        "encode",
+        "predict_tokens",
+    }
+
+
+def test_what_a_library_computes_is_named(write: Write) -> None:
+    path = write(GELU, "return torch.nn.functional.gelu(x)")
+    assert states(path, "gelu")["gelu"].library == ("torch.nn.functional.gelu",)
+    path = write("return x @ weight.T + bias", "return torch.nn.functional.linear(x, weight, bias)")
+    found = states(path, "feed_forward")
+    assert found["linear"].library and not found["feed_forward"].library
+    path = write(
+        "import json\n", "import json\nfrom minibert.checking import reference\n", GELU, "return reference.gelu(x)"
+    )
+    assert "reference.gelu" in states(path, "gelu")["gelu"].library
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (GELU, "while True:\n        pass", "0.5 s.*endless loop"),
+        (GELU, "return x.mul_(2)", "argument 1 in place"),
+        (GELU, "return x[:-1]", r"\(96,\); expected \(97,\)"),
+        (GELU, "return x.double()", "float64; expected torch.float32"),
+        (
+            GELU,
+            "return x.numpy()",
+            "numpy.ndarray; expected a torch tensor",
+        ),
+        (GELU, "return None", "NoneType"),
+        (GELU, "return x, x", "2 values"),
+        (GELU, "return x @ x.T @ x.T", "line [0-9]+: "),
+        (GELU, "sys.exit(3)", "NameError|SystemExit"),
+        ("def gelu(", "def gelu_of_mine(", "no function gelu"),
+    ],
+)
+def test_what_is_no_answer_is_said(old: str, new: str, said: str, write: Write) -> None:
+    import re
+
+    found = states(write(old, new), "gelu", seconds=0.5)["gelu"]
+    assert found.state in (WRONG, UNWRITTEN)
+    assert re.search(said, found.what)
+
+
+def test_nan_is_named(write: Write) -> None:
+    path = write(GELU, "return x / 0 * 0")
+    found = states(path, "gelu")["gelu"]
+    assert found.state == WRONG
+    assert "NaN" in str(found.place)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def f(:\n", "line 1"),
+        ("x = 1\ny = x.z\n", "line 2: AttributeError"),
+        ("import nothing_of_it\n", "nothing_of_it"),
+    ],
+)
+def test_a_file_with_an_error_is_refused_with_its_line(source: str, said: str, write: Write, run: Any) -> None:
+    assert said in run("check", write(source=source), status=2)
+
+
+def test_the_command_says_what_is_next_and_ends_with_the_figures(write: Write, run: Any) -> None:
+    out = run("check", build.SOLUTION, "--json")
+    assert json.loads(out.splitlines()[-1])["ok"] is True
+    path = write("/ math.sqrt(query.shape[-1])\n    scores = scores.masked", "\n    scores = scores.masked")
+    out = run("check", path, "--json", status=1)
+    figures = json.loads(out.splitlines()[-1])
+    assert (figures["ok"], figures["stage"], figures["layer"]) == (False, "attention", None)
+    assert figures["causes"] == ["the scores are not divided by √W"]
+    assert figures["largest"] > 0.01
+    assert "cause: the scores are not divided by √W" in out and "2_through_the_encoder" in out
+    out = run("check", build.SKELETON, "--stage", "embed", status=1)
+    assert out.splitlines()[0].split() == ["embed", "embeddings", "not", "written"]
+
+
+def test_what_cannot_be_asked_is_refused(run: Any, tmp_path: Path) -> None:
+    assert "none.py" in run("check", tmp_path / "none.py", status=2)
+    assert "word_pieces" in run("check", build.SKELETON, "--stage", "words", status=2)
+    assert "--export" in run("check", status=2)
+    with pytest.raises(ValueError, match=r"'words'.*word_pieces"):
+        minibert.check(build.SKELETON, stage="words")
+
+
+def test_a_file_that_changes_is_checked_again(write: Write, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    path = write("def gelu(", "def gelu_of_mine(")
+    calls = []
+
+    def sleep(seconds: float) -> None:
+        calls.append(seconds)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        write()
+
+    monkeypatch.setattr("minibert.cli.check.time.sleep", sleep)
+    out = run("check", path, "--stage", "gelu", "--watch", status=130)
+    assert out or len(calls) == 2
+
+
+def test_the_file_at_work_guesses_classifies_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("my_bert", build.SOLUTION)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.guess("He opened the [MASK] and went in.")
+    assert "door" in capsys.readouterr().out
+    lines = [f"a {word} film\t{word}" for word in ("good", "bad") * 6]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "\n".join(lines))
+    module.classify(str(tmp_path / "train.tsv"), str(tmp_path / "train.tsv"))
+    assert "accuracy on 12 other texts 1.000" in capsys.readouterr().out
+    module.learn(["He opened the door and went in.", "She closed the window and went to the door."])
+    losses = [float(one) for one in capsys.readouterr().out.split(":")[1].split()]
+    assert losses[-1] < 0.1 * losses[0]
