@@ -180,6 +180,8 @@ distill long.txt --teacher encoder --out new
 distill long.txt --teacher encoder --layers 0 --out new
 vocab long.txt --size 3 --out new
 vocab long.txt --out sentiment
+check nothing.py
+check --export new.npz --model nothing
 fill-mask text --model encoder
 fill-mask text --model minibert-novels
 fill-mask [MASK] --model minibert-novels --top-k 0
