@@ -6,6 +6,7 @@ In reading order:
     mistakes        known mistakes, each as an edit of the reference
     numbers         two outputs: their difference, its bound, and of which kind it is
     diagnosis       which known mistake gives these numbers
+    world           real weights and texts
     stages          the functions in the order in which they are written, and the inputs on which they are tried
     report          what a check found
     solution        a file of functions, checked stage by stage

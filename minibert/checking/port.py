@@ -28,7 +28,7 @@ from minibert.checking.diagnosis import Numbers, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with
 from minibert.checking.numbers import FACTOR, UNITS, Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
-from minibert.checking.solution import limited, load_module
+from minibert.checking.solution import limited
 from minibert.checkpoints.load import has_head, head_of, load, name_in_file
 from minibert.families.bert import BERT
 from minibert.inputs import inference
@@ -391,13 +391,4 @@ def stacked(arrays: dict[str, Any], path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} has {kind} of the layers {layers}; give them from 0 on without a gap")
         if layers:
             found[kind] = [arrays[f"{kind}.{number}"] for number in layers]
-    return found
-
-
-def made_by(path: Path, name: str) -> Any:
-    """Return the class or function of this name in a file. Raises ValueError if it has none."""
-    module = load_module(path)
-    if not callable(found := getattr(module, name, None)):
-        names = [one for one in vars(module) if not one.startswith("_") and callable(getattr(module, one))]
-        raise ValueError(f"{path} has no class or function {name}; it has {', '.join(names) or 'none'}")
     return found

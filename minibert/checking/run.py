@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from minibert.checking.port import check_arrays, check_model, made_by
+from minibert.checking.port import check_arrays, check_model
 from minibert.checking.report import Report
-from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
+from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
 from minibert.storage import hub
 from minibert.utils.files import user_path
 
@@ -40,6 +41,15 @@ def check(
             raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
         return check_arrays(user_path(path), hub.locate(os.fspath(model)).folder, precision)
     return of_solution(check_file(user_path(path), stage), stage)
+
+
+def made_by(path: Path, name: str) -> Any:
+    """Return the class or function of this name in a file. Raises ValueError if it has none."""
+    module = load_module(path)
+    if not callable(found := getattr(module, name, None)):
+        names = [one for one in vars(module) if not one.startswith("_") and callable(getattr(module, one))]
+        raise ValueError(f"{path} has no class or function {name}; it has {', '.join(names) or 'none'}")
+    return found
 
 
 def of_solution(verdicts: Sequence[Verdict], only: str | None = None) -> Report:

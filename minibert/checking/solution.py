@@ -26,7 +26,8 @@ from minibert.checking import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
 from minibert.checking.mistakes import Mistake
 from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double
-from minibert.checking.stages import STAGES, Case, Stage, World
+from minibert.checking.stages import STAGES, Case, Stage
+from minibert.checking.world import World
 
 LIMIT = 10.0  # seconds for the cases of a stage
 SHARES = 0.006  # of masking: six standard errors of the rarest share

@@ -344,8 +344,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     """Write a folder that transformers loads bit-equal and that minibert loads back, with the tokenizer if it is known.
 
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
-    have their official names, those of a bare encoder without prefix; each file is written atomically. Of
-    SentenceVectors, sentence-transformers reads the folder too.
+    have their official names, those of a bare encoder without prefix; each file is written atomically.
     tokenizer: None: the one that is in `folder` already, else that of the checkpoint that the model was loaded from; if
     there is none, one line in the log says so.
     """
@@ -358,20 +357,11 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
         write_stated(folder, stated, model.config.hidden_size)
         model = model.encoder
     config: Any = model.config
-    head = model.name if isinstance(model, Head) else ""
-    state = model.state_dict()
-    tensors: dict[str, Tensor] = {}
-    for parts in names_in_file(model).values():  # type: ignore[arg-type]  # a model of ours
-        name = full_name(config.family, parts[0], head, config.layers_in_group)
-        tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
-    when_tied, when_not = config.family.decoder_bias
-    if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
-        bias = tensors.pop(when_not)
-        tensors |= {when_tied: bias} if config.tie_word_embeddings else {when_tied: bias.clone(), when_not: bias}
+    tensors = official_tensors(model)
     write_tensors(folder / WEIGHTS_FILE, tensors)
     # transformers loads in the dtype that config.json names, whatever the dtype of the file.
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    architecture = config.family.upstream + (HEAD_CLASSES[head].upstream if head else "Model")
+    architecture = config.family.upstream + (model.upstream if isinstance(model, Head) else "Model")
     stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
     stored.pop("torch_dtype", None)  # its name in transformers 4
     write_text_atomically(folder / "config.json", json.dumps(stored, indent=2) + "\n")
@@ -388,6 +378,21 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
                 "tokenizer.save(folder), or save(model, folder, tokenizer)",
                 cut(str(folder), MOST),
             )
+
+
+def official_tensors(model: Any) -> dict[str, Tensor]:
+    """Return the tensors of a model by their official names, as transformers looks for them."""
+    config, head = model.config, model.name if isinstance(model, Head) else ""
+    state = model.state_dict()
+    tensors: dict[str, Tensor] = {}
+    for parts in names_in_file(model).values():
+        name = full_name(config.family, parts[0], head, config.layers_in_group)
+        tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
+    when_tied, when_not = config.family.decoder_bias
+    if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
+        bias = tensors.pop(when_not)
+        tensors |= {when_tied: bias} if config.tie_word_embeddings else {when_tied: bias.clone(), when_not: bias}
+    return tensors
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ In reading order:
     predict      evaluate, predict, fill-mask: the commands that use a model with a task head
     score        how likely a masked language model finds each text
     serve        vectors, labels and masked tokens over HTTP
-    check           a BERT of your own: `check`
+    check        a BERT of your own, and what is wrong with it
     tools        trace, parity, bench: the commands that show and measure
     checkpoints  download, inspect, convert and export one
     main         the parser, and one command run

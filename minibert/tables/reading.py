@@ -299,18 +299,6 @@ class Table:
                 yield at, dict(zip(keys, row, strict=True))
 
 
-def peek(path: str | os.PathLike[str], settings: FileSettings = DEFAULT) -> list[list[Any]]:
-    """Return the first rows of a file with columns: its first row or the names of its columns, then cells; [] of texts.
-
-    Raises what Table raises.
-    """
-    is_table = settings.format_of(os.fspath(path))[0] in DELIMITERS
-    with Table(path, (), settings, whole=not is_table) as table:
-        records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
-    names = table.first_row or (list(records[0]) if records else [])
-    return [names, *(list(record.values()) for record in records)] if names else []
-
-
 class TextFile(Table):
     """A column of texts in a file, to be iterated once, inside `with`.
 

@@ -18,6 +18,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ import torch
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
-from minibert.tables.formats import is_number, looks_like_header
-from minibert.tables.reading import Column, Table, find_columns, listed, peek
+from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_number, looks_like_header
+from minibert.tables.reading import Column, Table, find_columns, listed
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
@@ -61,6 +62,18 @@ class TextRows:
 
     def __len__(self) -> int:
         return len(self.columns[0])
+
+
+def peek(path: str | os.PathLike[str], settings: FileSettings) -> list[list[Any]]:
+    """Return the first rows of a file with columns: its first row or the names of its columns, then cells; [] of texts.
+
+    Raises what Table raises.
+    """
+    is_table = settings.format_of(os.fspath(path))[0] in DELIMITERS
+    with Table(path, (), settings, whole=not is_table) as table:
+        records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
+    names = table.first_row or (list(records[0]) if records else [])
+    return [names, *(list(record.values()) for record in records)] if names else []
 
 
 def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
