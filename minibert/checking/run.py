@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert.checking.port import check_arrays, check_model
 from minibert.checking.report import Report
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
 from minibert.storage import hub
@@ -30,17 +29,18 @@ def check(
     the numbers in a file, "float32", "float16" or "bfloat16"; "auto": that of the arrays. Raises ValueError or
     FileNotFoundError for what cannot be checked: a file with an error in it, unknown names, other inputs.
     """
-    if not isinstance(what, str | os.PathLike):
-        return check_model(what, hub.locate(os.fspath(model)).folder)
-    path, colon, name = os.fspath(what).rpartition(".py:")
-    if colon:
-        return check_model(made_by(user_path(path + ".py"), name), hub.locate(os.fspath(model)).folder)
-    path = os.fspath(what)
-    if path.endswith(".npz"):
-        if not user_path(path).is_file():
-            raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
-        return check_arrays(user_path(path), hub.locate(os.fspath(model)).folder, precision)
-    return of_solution(check_file(user_path(path), stage), stage)
+    path = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
+    file, colon, name = path.rpartition(".py:")
+    if path and not colon and not path.endswith(".npz"):
+        return of_solution(check_file(user_path(path), stage), stage)
+    from minibert.checking.port import check_arrays, check_model  # which loads what a file of functions does not need
+
+    folder = hub.locate(os.fspath(model)).folder
+    if not path.endswith(".npz"):
+        return check_model(made_by(user_path(file + ".py"), name) if colon else what, folder)
+    if not user_path(path).is_file():
+        raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
+    return check_arrays(user_path(path), folder, precision)
 
 
 def made_by(path: Path, name: str) -> Any:
@@ -92,9 +92,9 @@ def explained(verdict: Verdict) -> list[str]:
     said = {UNWRITTEN: "next to write", WRONG: "to repair", WAITS: "to repair"}[verdict.state]
     lines = ["", f"{said}: {stage.function}, {stage.title}; explained in {stage.explained}"]
     if verdict.state == WRONG:
-        lines.append(f"wrong for {verdict.what}" if verdict.place or verdict.causes else verdict.what)
+        lines.append(f"wrong for {verdict.what}")
         if verdict.place is not None:
             lines.append(str(verdict.place))
-        if not verdict.causes:
+        if verdict.place is not None and not verdict.causes:
             lines.append("no known mistake gives these numbers")
     return lines
