@@ -145,17 +145,24 @@ def test_what_cannot_be_asked_is_refused(run: Any, tmp_path: Path) -> None:
 
 def test_a_file_that_changes_is_checked_again(write: Write, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     path = write("def gelu(", "def gelu_of_mine(")
-    calls = []
+    waits, reports = [], []
 
     def sleep(seconds: float) -> None:
-        calls.append(seconds)
-        if len(calls) > 1:
+        waits.append(seconds)
+        if len(waits) == 1:
+            write()  # saved
+        if len(reports) == 2:
             raise KeyboardInterrupt
-        write()
 
+    def checked(*given: Any, **more: Any) -> Any:
+        reports.append(check(*given, **more))
+        return reports[-1]
+
+    check = minibert.check
     monkeypatch.setattr("minibert.cli.check.time.sleep", sleep)
-    out = run("check", path, "--stage", "gelu", "--watch", status=130)
-    assert out or len(calls) == 2
+    monkeypatch.setattr("minibert.checking.run.check", checked)
+    run("check", path, "--stage", "gelu", "--watch", status=130)
+    assert [report.ok for report in reports] == [False, True]
 
 
 def test_the_file_at_work_guesses_classifies_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

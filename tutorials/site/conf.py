@@ -103,6 +103,8 @@ tutorials/1[14]_*
 :hidden:
 :caption: Reference
 tutorials/GLOSSARY
+tutorials/build/README
+tutorials/build/HINTS
 tutorials/solutions/README
 tutorials/site/source
 tutorials/site/journey

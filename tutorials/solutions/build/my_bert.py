@@ -1,0 +1,446 @@
+"""My BERT: one file of functions that loads real weights, guesses masked words, classifies and learns.
+
+Write the functions from the first to the last; each needs only those before it. After each:
+
+    minibert check my_bert.py            what is right, what is wrong and why, and what is next
+
+Only torch's tensors are needed: no layer, loss or optimizer of a library. README.md beside this file has the path,
+HINTS.md three hints per function. Letters, as in the papers:
+
+    B texts    S tokens    D hidden size    H heads    W = D / H width of a head    F feed-forward width    V vocabulary
+
+Weights are a dict of tensors with the names of BERT's official files. Sections are those of "BERT" (Devlin et al. 2018)
+and "Attention Is All You Need" (Vaswani et al. 2017, "AIAYN").
+"""
+
+import json
+import math
+import struct
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+IGNORED = -100  # the label of a token that is not predicted
+
+# ---------------------------------------------------------------------------------------------------------------
+# Text
+
+
+def word_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
+    """Split a word into the longest pieces of the vocabulary, from left to right.
+
+    Each piece is the longest that fits there; all but the first begin with "##". A word that cannot be split as a whole
+    is ["[UNK]"]. Wu et al. 2016, section 4.1; BERT, section 3, "Input/Output Representations".
+    """
+    pieces = []
+    begin = 0
+    while begin < len(word):
+        for end in range(len(word), begin, -1):
+            piece = ("##" if begin > 0 else "") + word[begin:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        begin = end
+    return pieces
+
+
+def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:
+    """Return the tokens of a text, without [CLS] and [SEP]: lower case, no accents, words, then word_pieces of each.
+
+    Accents are the characters of category Mn after NFD (unicodedata). White space separates words, and each character
+    of punctuation is a word: every ASCII character that is no letter, digit or space, and every category P*.
+    """
+    text = unicodedata.normalize("NFD", text.lower())
+    text = "".join(c for c in text if unicodedata.category(c) != "Mn")
+    words = [""]
+    for c in text:
+        is_punctuation = (c.isascii() and c.isprintable() and not c.isalnum() and not c.isspace()) or (
+            unicodedata.category(c).startswith("P")
+        )
+        if c.isspace():
+            words.append("")
+        elif is_punctuation:
+            words += [c, ""]
+        else:
+            words[-1] += c
+    return [piece for word in words if word for piece in word_pieces(word, vocabulary)]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+def read_safetensors(path: str) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, in float32 (integers as int64), with struct and json only.
+
+    The file: 8 bytes, the length N of the header as a little-endian unsigned integer; N bytes of JSON, by name
+    {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, perhaps with "__metadata__"; then all data, from
+    whose beginning the offsets count. dtypes: F32, F16, BF16 and I64.
+    """
+    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = bytearray(file.read())
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            x = torch.frombuffer(data[begin:end], dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])
+            tensors[name] = x if x.dtype == torch.int64 else x.float()
+    return tensors
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The encoder
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x Wᵀ + b, (..., in) -> (..., out); weight: (out, in), as files have it."""
+    return x @ weight.T + bias
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """weight · (x - mean) / sqrt(variance + eps) + bias over the last axis, (..., D) -> (..., D).
+
+    The variance is the mean of the squared deviations (Ba et al. 2016). BERT's eps is 1e-12.
+    """
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
+    return weight * (x - mean) / torch.sqrt(variance + eps) + bias
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x · Φ(x), Φ the normal distribution: x (1 + erf(x / √2)) / 2 (Hendrycks and Gimpel 2016; BERT, appendix A.2)."""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def embed(ids: Tensor, segments: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
+    """LayerNorm(token + position + segment), (B,S), (B,S) -> (B,S,D) (BERT, section 3, figure 2).
+
+    weights: embeddings.word_embeddings.weight (V,D), .position_embeddings.weight, .token_type_embeddings.weight, and
+    embeddings.LayerNorm.weight and .bias. Positions count from 0.
+    """
+    position = torch.arange(ids.shape[1])
+    x = weights["embeddings.word_embeddings.weight"][ids]
+    x = x + weights["embeddings.position_embeddings.weight"][position]
+    x = x + weights["embeddings.token_type_embeddings.weight"][segments]
+    return layer_norm(x, weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"], eps)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B,S,D) -> (B,H,S,W): head h gets the numbers h·W to (h+1)·W - 1 of each token (AIAYN, section 3.2.2)."""
+    B, S, D = x.shape
+    return x.reshape(B, S, heads, D // heads).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B,H,S,W) -> (B,S,D): the inverse of split_heads."""
+    B, H, S, W = x.shape
+    return x.transpose(1, 2).reshape(B, S, H * W)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(Q Kᵀ / √W) V and the probabilities, (B,H,S,W) x 3, (B,S) -> (B,H,S,W), (B,H,S,S) (AIAYN, section 3.2.1).
+
+    mask: 1 for a real token, 0 for padding, to which no token attends. Each query's probabilities sum to 1. A text has
+    at least one real token.
+    """
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    scores = scores.masked_fill(mask[:, None, None, :] == 0, float("-inf"))
+    probabilities = torch.softmax(scores, dim=-1)
+    return probabilities @ value, probabilities
+
+
+def feed_forward(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    """gelu(x W1ᵀ + b1) W2ᵀ + b2, (B,S,D) -> (B,S,F) -> (B,S,D) (AIAYN, section 3.3).
+
+    weights: intermediate.dense.weight (F,D) and .bias, output.dense.weight (D,F) and .bias.
+    """
+    x = gelu(linear(x, weights["intermediate.dense.weight"], weights["intermediate.dense.bias"]))
+    return linear(x, weights["output.dense.weight"], weights["output.dense.bias"])
+
+
+def layer(x: Tensor, mask: Tensor, weights: dict[str, Tensor], heads: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Attention, then feed-forward, each added to its input and normalised after the sum (AIAYN, section 3.1).
+
+    (B,S,D), (B,S) -> (B,S,D), and the probabilities of attention (B,H,S,S). weights of attention: attention.self.query,
+    .key, .value and attention.output.dense, each .weight (D,D) and .bias. Norms: attention.output.LayerNorm and
+    output.LayerNorm.
+    """
+    query, key, value = (
+        split_heads(linear(x, weights[f"attention.self.{name}.weight"], weights[f"attention.self.{name}.bias"]), heads)
+        for name in ("query", "key", "value")
+    )
+    context, probabilities = attention(query, key, value, mask)
+    attended = linear(
+        join_heads(context), weights["attention.output.dense.weight"], weights["attention.output.dense.bias"]
+    )
+    norm = weights["attention.output.LayerNorm.weight"], weights["attention.output.LayerNorm.bias"]
+    x = layer_norm(x + attended, *norm, eps)
+    norm = weights["output.LayerNorm.weight"], weights["output.LayerNorm.bias"]
+    return layer_norm(x + feed_forward(x, weights), *norm, eps), probabilities
+
+
+def encode(
+    ids: Tensor, segments: Tensor, mask: Tensor, weights: dict[str, Tensor], heads: int, eps: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the embeddings and the output of each layer, L + 1 times (B,S,D), and each layer's probabilities.
+
+    weights: those of embed, and of layer l those of `layer` after "encoder.layer.l.". Count the layers by their names.
+    """
+    x = embed(ids, segments, weights, eps)
+    states = [x]
+    attentions = []
+    number = 0
+    while f"encoder.layer.{number}.output.dense.weight" in weights:
+        before = f"encoder.layer.{number}."
+        of_layer = {name[len(before) :]: x for name, x in weights.items() if name.startswith(before)}
+        x, probabilities = layer(x, mask, of_layer, heads, eps)
+        states.append(x)
+        attentions.append(probabilities)
+        number += 1
+    return states, attentions
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# On top of it
+
+
+def pooler(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """tanh(x[CLS] Wᵀ + b), (B,S,D) -> (B,D): what next-sentence prediction reads (BERT, section 3.1, task 2)."""
+    return torch.tanh(linear(x[:, 0], weight, bias))
+
+
+def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
+    real = mask[:, :, None].to(x.dtype)
+    return (x * real).sum(dim=1) / real.sum(dim=1)
+
+
+def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
+    """A score for every token at every position, (B,S,D) -> (B,S,V) (BERT, section 3.1, task 1).
+
+    LayerNorm(gelu(x Wᵀ + a)) Eᵀ + b, E the token embedding. weights: cls.predictions.transform.dense,
+    cls.predictions.transform.LayerNorm, cls.predictions.bias (V), embeddings.word_embeddings.weight.
+    """
+    before = "cls.predictions.transform."
+    x = gelu(linear(x, weights[before + "dense.weight"], weights[before + "dense.bias"]))
+    x = layer_norm(x, weights[before + "LayerNorm.weight"], weights[before + "LayerNorm.bias"], eps)
+    return linear(x, weights["embeddings.word_embeddings.weight"], weights["cls.predictions.bias"])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Learning
+
+
+def mask_tokens(
+    ids: Tensor, special: Tensor, mask_id: int, vocabulary_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of masked language modelling, (B,S), (B,S) -> (B,S), (B,S) (BERT, section 3.1, task 1).
+
+    Each token that is not special is chosen with probability 0.15. Of the chosen, 80 % become [MASK], 10 % a random
+    token of the vocabulary, and 10 % stay. Labels: the original id of a chosen token, IGNORED (-100) elsewhere.
+    special: 1 for [CLS], [SEP] and padding. All random numbers are drawn from the generator.
+    """
+    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
+    labels = torch.where(chosen, ids, IGNORED)
+    how = torch.rand(ids.shape, generator=generator)
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(chosen & (how < 0.8), mask_id, ids)
+    return torch.where(chosen & (how >= 0.9), random, inputs), labels
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean of -log softmax(logits)[label] over the tokens whose label is not IGNORED, (B,S,V), (B,S) -> ().
+
+    Logits may be large: exp(200) is infinite in float32.
+    """
+    logits, labels = logits.flatten(0, -2), labels.flatten()
+    kept = labels != IGNORED
+    logits, labels = logits[kept], labels[kept]
+    right = logits[torch.arange(len(labels)), labels]
+    return (torch.logsumexp(logits, dim=-1) - right).mean()
+
+
+def linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias from that of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
+    return gradient @ weight, gradient.T @ x, gradient.sum(dim=0)
+
+
+def layer_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias from that of layer_norm's output, (N,D), (N,D), (D); without autograd."""
+    deviation = torch.sqrt(x.var(dim=-1, keepdim=True, unbiased=False) + eps)
+    normal = (x - x.mean(dim=-1, keepdim=True)) / deviation
+    inner = gradient * weight
+    mean, along = inner.mean(dim=-1, keepdim=True), (inner * normal).mean(dim=-1, keepdim=True)
+    return (inner - mean - normal * along) / deviation, (gradient * normal).sum(dim=0), gradient.sum(dim=0)
+
+
+def cross_entropy_backward(logits: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of cross_entropy for the logits, (N,V), (N) -> (N,V), 0 without a label; without autograd."""
+    kept = labels != IGNORED
+    gradient = torch.softmax(logits, dim=-1)
+    gradient[torch.arange(len(labels)), labels.clamp(min=0)] -= 1
+    return gradient * kept[:, None] / kept.sum()
+
+
+def attention_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, key and value from that of attention's first result, (B,H,S,W) each; without autograd."""
+    scale = 1 / math.sqrt(query.shape[-1])
+    scores = (query @ key.transpose(-1, -2) * scale).masked_fill(mask[:, None, None, :] == 0, float("-inf"))
+    p = torch.softmax(scores, dim=-1)
+    of_p = gradient @ value.transpose(-1, -2)
+    of_scores = p * (of_p - (of_p * p).sum(dim=-1, keepdim=True)) * scale
+    return of_scores @ key, of_scores.transpose(-1, -2) @ query, p.transpose(-1, -2) @ gradient
+
+
+def adamw_step(
+    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: int, rate: float, decay: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the parameter, mean and square after one step of AdamW; step: 1, 2, ... (Loshchilov and Hutter 2017).
+
+    mean and square: the running averages of the gradient (0.9) and of its square (0.999), both 0 before step 1, and
+    corrected for that. The root has 1e-8 added. decay, times the rate, shrinks the parameter, and no average sees it.
+    """
+    mean = 0.9 * mean + 0.1 * gradient
+    square = 0.999 * square + 0.001 * gradient**2
+    update = (mean / (1 - 0.9**step)) / (torch.sqrt(square / (1 - 0.999**step)) + 1e-8)
+    return parameter - rate * (update + decay * parameter), mean, square
+
+
+def train(
+    parameters: dict[str, Tensor], loss_of: Callable[[dict[str, Tensor]], Tensor], steps: int, rate: float, decay: float
+) -> list[float]:
+    """Take steps of AdamW on one batch, and return the loss before each; autograd is allowed here.
+
+    loss_of: the loss of the parameters, (). Vectors (biases and norms) have no decay. The tensors that were passed in
+    stay as they are. BERT, appendix A.2.
+    """
+    state = {name: (x, torch.zeros_like(x), torch.zeros_like(x)) for name, x in parameters.items()}
+    losses = []
+    for step in range(1, steps + 1):
+        current = {name: x.detach().requires_grad_() for name, (x, _, _) in state.items()}
+        loss = loss_of(current)
+        gradients = torch.autograd.grad(loss, list(current.values()))
+        for (name, (x, mean, square)), gradient in zip(list(state.items()), gradients, strict=True):
+            state[name] = adamw_step(x, gradient, mean, square, step, rate, decay if x.dim() > 1 else 0.0)
+        losses.append(float(loss.detach()))
+    return losses
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The model at work. Nothing is to be written here; it runs once the functions above are right:
+#
+#     python my_bert.py guess "He opened the [MASK] and went in."
+#     python my_bert.py classify samples/train.tsv samples/dev.tsv
+#     python my_bert.py train "He opened the door and went in." "She closed the window."
+
+
+FOLDER = next(
+    (one for up in Path(__file__).resolve().parents if (one := up / "weights" / "minibert-novels").is_dir()), None
+)
+
+
+def load_model() -> tuple[dict[str, Tensor], dict[str, int], int, float]:
+    """Return the weights, the vocabulary, the number of heads and eps of minibert-novels."""
+    if FOLDER is None:
+        sys.exit("weights/minibert-novels is in no folder above this file; work in a checkout of minibert")
+    weights = {name.removeprefix("bert."): x for name, x in read_safetensors(str(FOLDER / "model.safetensors")).items()}
+    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
+    vocabulary = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    return weights, vocabulary, config["num_attention_heads"], config["layer_norm_eps"]
+
+
+def batch_of(texts: list[str], vocabulary: dict[str, int]) -> tuple[Tensor, Tensor]:
+    """Return ids and mask of texts, (B,S) each; [MASK] in a text is that token."""
+    rows = []
+    for text in texts:
+        parts = [tokenize(part, vocabulary) for part in text.split("[MASK]")]
+        tokens = [token for number, part in enumerate(parts) for token in ["[MASK]"] * (number > 0) + part]
+        rows.append([vocabulary[token] for token in ["[CLS]", *tokens[:126], "[SEP]"]])
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [vocabulary["[PAD]"]] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
+
+
+def guess(text: str) -> None:
+    """Print the five likeliest words for each [MASK]."""
+    weights, vocabulary, heads, eps = load_model()
+    ids, mask = batch_of([text], vocabulary)
+    states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
+    logits = predict_tokens(states[-1], weights, eps)[0]
+    words = {number: token for token, number in vocabulary.items()}
+    for place in (ids[0] == vocabulary["[MASK]"]).nonzero().flatten():
+        best = torch.softmax(logits[place], dim=-1).topk(5)
+        print(", ".join(f"{words[int(id)]} {float(p):.2f}" for p, id in zip(best.values, best.indices, strict=True)))
+
+
+def classify(train_file: str, dev_file: str) -> None:
+    """Learn labels from vectors of frozen texts, and print the accuracy on other texts (text, tab, label per line)."""
+    weights, vocabulary, heads, eps = load_model()
+    files = []
+    for path in (train_file, dev_file):
+        lines = [line.rpartition("\t") for line in Path(path).read_text("utf-8").splitlines()[1:]]
+        files.append(([text for text, _, _ in lines], [label for _, _, label in lines]))
+    names = sorted(set(files[0][1]))
+    vectors, labels = [], []
+    for texts, given in files:
+        ids, mask = batch_of(texts, vocabulary)
+        states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
+        vectors.append(mean_of_tokens(states[-1], mask))
+        labels.append(torch.tensor([names.index(label) for label in given]))
+    center, spread = vectors[0].mean(dim=0), vectors[0].std(dim=0)
+    x, y = ((one - center) / spread for one in vectors)
+    last: dict[str, Tensor] = {}
+
+    def loss_of(now: dict[str, Tensor]) -> Tensor:
+        last.update(now)
+        return cross_entropy(linear(x, now["weight"], now["bias"])[:, None], labels[0][:, None])
+
+    start = {"weight": torch.zeros(len(names), x.shape[1]), "bias": torch.zeros(len(names))}
+    losses = train(start, loss_of, steps=60, rate=0.01, decay=1.0)
+    right = linear(y, last["weight"], last["bias"]).argmax(dim=-1) == labels[1]
+    print(
+        f"loss {losses[0]:.3f} to {losses[-1]:.3f}; accuracy on {len(right)} other texts {float(right.float().mean()):.3f}"
+    )
+
+
+def learn(texts: list[str]) -> None:
+    """Train the whole model to predict masked tokens of these texts, and print the loss of each step."""
+    weights, vocabulary, heads, eps = load_model()
+    ids, mask = batch_of(texts, vocabulary)
+    special = (mask == 0) | (ids == vocabulary["[CLS]"]) | (ids == vocabulary["[SEP]"])
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = mask_tokens(ids, special.long(), vocabulary["[MASK]"], len(vocabulary), generator)
+    if bool((labels == IGNORED).all()):
+        sys.exit("no token was chosen; give more text")
+
+    def loss_of(now: dict[str, Tensor]) -> Tensor:
+        states, _ = encode(inputs, torch.zeros_like(ids), mask, now, heads, eps)
+        return cross_entropy(predict_tokens(states[-1], now, eps), labels)
+
+    used = {name: x for name, x in weights.items() if not name.startswith(("pooler", "cls.seq"))}
+    losses = train(used, loss_of, steps=8, rate=1e-3, decay=0.01)
+    print("loss of each step:", " ".join(f"{loss:.3f}" for loss in losses))
+
+
+if __name__ == "__main__":
+    command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 2 else ("", [])
+    if command == "guess":
+        guess(arguments[0])
+    elif command == "classify" and len(arguments) == 2:
+        classify(*arguments)
+    elif command == "train":
+        learn(arguments)
+    else:
+        sys.exit('usage: python my_bert.py guess "... [MASK] ..." | classify TRAIN.tsv DEV.tsv | train TEXT ...')
