@@ -58,9 +58,8 @@ class VectorLoss(Loss):
 
     compare: CompareTexts
     output_of: OutputFunction
-    others: Sequence[Sequence[TextVectors]] = (
-        (),
-    )  # for each batch of this rank, those of all other batches of the step
+    # For each batch of this rank the vectors of all other batches of the step.
+    others: Sequence[Sequence[TextVectors]] = ((),)
     parts: Sequence[ExampleBatch] = ()  # these batches
     states: Sequence[dict[str, Tensor]] = ()  # of the random numbers before each
 
