@@ -409,10 +409,8 @@ def classify(train_file: str, dev_file: str) -> None:
 
     start = {"weight": torch.zeros(len(names), x.shape[1]), "bias": torch.zeros(len(names))}
     losses = train(start, loss_of, steps=60, rate=0.01, decay=1.0)
-    right = linear(y, last["weight"], last["bias"]).argmax(dim=-1) == labels[1]
-    print(
-        f"loss {losses[0]:.3f} to {losses[-1]:.3f}; accuracy on {len(right)} other texts {float(right.float().mean()):.3f}"
-    )
+    right = (linear(y, last["weight"], last["bias"]).argmax(dim=-1) == labels[1]).float()
+    print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}; accuracy on {len(right)} other texts {float(right.mean()):.3f}")
 
 
 def learn(texts: list[str]) -> None:
