@@ -1,6 +1,6 @@
-"""The task heads of fine-tuning, and the list of all heads.
+"""Task heads of fine-tuning, and the list of all heads.
 
-pretraining_heads.py explains task heads and has those of pretraining. Sections are those of "BERT" (Devlin et al.
+pretraining_heads.py explains task heads and has the heads of pretraining. Sections are those of "BERT" (Devlin et al.
 2018). Besides the letters of model.py:
 
     K  labels of a classifier        C  choices of a multiple-choice question
@@ -49,7 +49,7 @@ __all__ = [  # what other modules import from here, pretraining heads included
 
 @output
 class QuestionAnsweringOutput(Fields):
-    """For each token, the score that the answer begins there, and that it ends there."""
+    """For each token, the scores that the answer begins and that it ends there."""
 
     start_logits: Tensor  # (B,S)
     end_logits: Tensor  # (B,S)
@@ -59,31 +59,32 @@ class QuestionAnsweringOutput(Fields):
 
 
 class Classifying(Head):
-    """A head that may have a first layer of its own, LayerNorm(activation(x V)), before its scores.
+    """A head that may have a first layer, LayerNorm(activation(x V)), before its scores.
 
-    BERT's heads have none; ModernBERT's all have it, with GELU and LayerNorm, as before its masked tokens.
+    BERT's heads have none. ModernBERT's heads all have one, with GELU and LayerNorm, like its masked LM.
     """
 
     def build(self, config: Config) -> None:
         """Create the first layer, unless there is none or it is the pooler."""
-        D, first = config.hidden_size, self.first_layer(config)
+        D = config.hidden_size
+        first = self.first_layer(config)
         own = first not in ("", "pooler")
         self.pre_classifier = nn.Linear(D, D, config.head_bias) if own else None
         self.activation = ACTIVATION[first if own else "linear"]
         self.pre_norm = layer_norm(config, D) if own and config.norm_in_heads else None
 
     def through_first_layer(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D); without a first layer x itself."""
+        """Apply the first layer, if there is one, (..., D) -> (..., D)."""
         x = x if self.pre_classifier is None else self.activation(self.pre_classifier(x))
         return x if self.pre_norm is None else self.pre_norm(x)
 
 
 class TextClassifier(Classifying):
-    """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
+    """scores = Dropout(c) W + b, where c is one vector for the whole text: what the next two heads share.
 
-    In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have its own first layer instead,
-    `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; for text classification, the
-    latter two also apply dropout before it. ModernBERT's may read the mean of all tokens in place of [CLS].
+    In BERT c is the pooler's output, tanh(x[CLS] V + a). Some relatives replace the pooler by `pre_classifier`, with
+    ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; for text classification, the latter two also apply dropout
+    before it. ModernBERT may read the mean of all tokens instead of [CLS].
     """
 
     reads = ("first",)
@@ -97,7 +98,7 @@ class TextClassifier(Classifying):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels if self.has_labels else 1)
 
     def score(self, encoded: EncoderOutput) -> Tensor:
-        """One row of scores for each text, (B, outputs)."""
+        """Return one row of scores per text, (B, outputs)."""
         c: Any = encoded.pooler_output  # the pooler's, or the mean
         c = encoded.last_hidden_state[:, 0] if c is None else c  # (B,S,D) -> (B,D)
         c = self.through_first_layer(self.dropout(c) if self.dropout_before else c)
@@ -107,14 +108,16 @@ class TextClassifier(Classifying):
 class SequenceClassification(TextClassifier):
     """p(label | text) = softmax(Dropout(c) W + b) (section 4.1). Mirrors BertForSequenceClassification and kin.
 
-    labels: (B) integers for one label per text; (B, K) floats for several; (B) floats for a regression, where there is
-    one output. config.problem_type overrides that choice (losses.text_loss).
+    labels: (B) integers for one label per text; (B, K) floats for several; (B) floats for a regression, which has one
+    output. config.problem_type overrides that choice (losses.text_loss).
     """
 
-    name, upstream, has_labels = "sequence-classification", "ForSequenceClassification", True
+    name = "sequence-classification"
+    upstream = "ForSequenceClassification"
+    has_labels = True
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Logits (B, K)."""
+        """Return logits (B, K)."""
         logits = self.score(encoded)
         loss = None if labels is None else text_loss(logits, labels, self.config.problem_type)
         return self.output(encoded, logits, loss)
@@ -123,14 +126,15 @@ class SequenceClassification(TextClassifier):
 class MultipleChoice(TextClassifier):
     """p(choice i) = softmax over the choices of Dropout(c_i) w + b (section 4.4, SWAG).
 
-    All inputs are (B, C, S): every choice is a text, or pair, of its own. labels: (B), the right choice. Hidden states
-    and attentions are those of B·C texts. Mirrors BertForMultipleChoice and those of its relatives.
+    All inputs are (B, C, S): each choice is a separate text or pair. labels: (B), the right choice. Hidden states and
+    attentions have B·C rows. Mirrors BertForMultipleChoice and kin.
     """
 
-    name, upstream = "multiple-choice", "ForMultipleChoice"
+    name = "multiple-choice"
+    upstream = "ForMultipleChoice"
 
     def build(self, config: Config) -> None:
-        """As for classification, except for the dropout of some relatives."""
+        """Create the layers of a text classifier, with another dropout in some relatives."""
         super().build(config)
         usual = self.dropout.p if config.classifier_dropout_on_choices else config.hidden_dropout_prob
         self.dropout.p = usual if config.choice_dropout is None else config.choice_dropout
@@ -148,7 +152,7 @@ class MultipleChoice(TextClassifier):
         return super().forward(**inputs, choices=input_ids.shape[1])
 
     def read(self, encoded: EncoderOutput, choices: int = 1, labels: Tensor | None = None) -> Output:
-        """Logits (B, C)."""
+        """Return logits (B, C)."""
         logits = self.score(encoded).view(-1, choices)  # (B·C,1) -> (B,C)
         return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
@@ -157,13 +161,16 @@ class TokenClassification(Classifying):
     """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
 
     labels: (B, S), -100 at tokens without a label, such as [CLS] and the later pieces of a word. Mirrors
-    BertForTokenClassification and those of its relatives.
+    BertForTokenClassification and kin.
     """
 
-    name, upstream, has_labels, reads = "token-classification", "ForTokenClassification", True, ("labelled",)
+    name = "token-classification"
+    upstream = "ForTokenClassification"
+    has_labels = True
+    reads = ("labelled",)
 
     def build(self, config: Config) -> None:
-        """Create the layer with a score for each label."""
+        """Create the layer with one score per label."""
         super().build(config)
         self.dropout = nn.Dropout(
             classifier_dropout(config) if config.classifier_dropout_on_tokens else config.hidden_dropout_prob
@@ -171,7 +178,7 @@ class TokenClassification(Classifying):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Logits (B, S, K)."""
+        """Return logits (B, S, K)."""
         x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
         logits = self.classifier(self.dropout(x))  # (B,S,D) -> (B,S,K)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
@@ -183,13 +190,15 @@ class QuestionAnswering(Classifying):
     The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
     (B), both or neither; the loss is the mean of the two cross entropies, whose softmax includes padding. A position
     past the row does not count. Only DistilBERT and ModernBERT have dropout here. Mirrors BertForQuestionAnswering and
-    those of its relatives.
+    kin.
     """
 
-    name, upstream, reads = "question-answering", "ForQuestionAnswering", ("all",)
+    name = "question-answering"
+    upstream = "ForQuestionAnswering"
+    reads = ("all",)
 
     def build(self, config: Config) -> None:
-        """Create the layer with two scores for each token."""
+        """Create the layer with two scores per token."""
         super().build(config)
         self.dropout = nn.Dropout(
             classifier_dropout(config) if config.classifier_dropout_on_answers else config.qa_dropout
@@ -199,7 +208,7 @@ class QuestionAnswering(Classifying):
     def read(
         self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
-        """Start and end logits, (B, S) each."""
+        """Return start and end logits, (B, S) each."""
         x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
         logits = self.qa_outputs(self.dropout(x))  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
@@ -233,7 +242,7 @@ class SentenceVectors(Head):
             encoder.pooler.requires_grad_(False)
 
     def read(self, encoded: EncoderOutput) -> Output:
-        """Vectors (B, D), not scaled."""
+        """Return vectors (B, D), not scaled."""
         vectors: Any = encoded.last_hidden_state[:, 0] if self.pooling == "cls" else encoded.pooler_output  # the mean
         return self.output(encoded, vectors, None)
 
@@ -248,17 +257,17 @@ HEAD_CLASSES: dict[str, type[Head]] = {
 
 
 def head_class(name: str) -> type[Head]:
-    """The class of a head. Raises ValueError, naming the known ones, for any other name."""
+    """Return the class of a head. Raises ValueError with the known names for any other name."""
     if name not in HEAD_CLASSES:
         raise ValueError(f"head {brief(name)} is not known; choose from {', '.join(HEAD_CLASSES)}")
     return HEAD_CLASSES[name]
 
 
 def with_num_labels(config: Config, head: str, num_labels: int | None, new_head: bool) -> Config:
-    """The config with the requested number of labels; new ones are called LABEL_0, LABEL_1, ...
+    """Return the config with this number of labels; new ones are called LABEL_0, LABEL_1, ...
 
-    Raises ValueError where the head has no labels to count, or where the checkpoint has another number of them and
-    no new head was requested.
+    Raises ValueError if the head has no labels, or if the checkpoint has another number of labels and no new head was
+    requested.
     """
     if num_labels is None:
         two_outputs = head == QuestionAnswering.name or "sentence_order" in config.family.heads.get(head, {})

@@ -1,8 +1,8 @@
 """Every tensor of one forward pass, under one name, in minibert and in transformers.
 
-The table STAGES is the map: a stage, our module, and what is read there; upstream's module is found by the tables of
-families/. Forward hooks read a module's input and output. The scores and probabilities of attention belong to no
-module: a TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
+The table STAGES is the map: a stage, our module, and what is read there; the tables of families/ name upstream's
+module. Forward hooks read a module's input and output. Attention's scores and probabilities belong to no module: a
+TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
 """
 
 import threading
@@ -72,7 +72,7 @@ NOT_IN_SDPA = ("scores", "probs")  # the fused kernel never stores them
 
 
 class Place(NamedTuple):
-    """The place of a tensor in the model: its stage and, inside the encoder, its layer."""
+    """Where a tensor is in the model: its stage and, inside the encoder, its layer."""
 
     stage: str
     layer: int | None = None
@@ -101,12 +101,14 @@ class Inputs:
 
 
 def upstream_family(model: nn.Module) -> Family | None:
-    """The family of an upstream model; None for a model of ours."""
+    """Return the family of an upstream model; None for a model of ours."""
     return None if isinstance(base(model), Encoder) else family_of(model.config.model_type)  # type: ignore[union-attr]  # it has a config
 
 
 def base(model: nn.Module) -> nn.Module:
-    """The encoder below a task head, ours (`encoder`) or upstream's (`bert`, ...); itself where it has none."""
+    """Return the encoder below a task head, ours (`encoder`) or upstream's (`bert`, ...); the model itself if it has no
+    head.
+    """
     for name in ("encoder", *(family.prefix.rstrip(".") for family in FAMILIES.values())):
         below = getattr(model, name, None)
         if isinstance(below, nn.Module) and hasattr(below, "embeddings"):
@@ -115,25 +117,26 @@ def base(model: nn.Module) -> nn.Module:
 
 
 def head_of(model: nn.Module, family: Family) -> str:
-    """The name of an upstream model's task head, by its class; "" for a bare encoder."""
+    """Return the name of an upstream model's task head, by its class; "" for a bare encoder."""
     ending = type(model).__name__.removeprefix(family.upstream)
     return next((name for name in family.heads if HEAD_CLASSES[name].upstream == ending), "")
 
 
 def config_of(model: nn.Module) -> Config:
-    """The config of a model of either side, as ours."""
+    """Return the config of either side's model as ours."""
     config: Any = base(model).config
     return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
 
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
-    """Every stage of this model in the order of computation, with the module and what is read there.
+    """Yield every stage of this model in the order of computation, with its module and what is read there.
 
-    Layers that share their weights are one module at many places; so are linear layers that are one product.
+    Layers that share weights are one module at many places, and so are linear layers that are one product.
     """
-    config, family = config_of(model), upstream_family(model)
+    config = config_of(model)
+    family = upstream_family(model)
     named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
-    modules = named[0] | named[1]  # of the encoder, and of the task head around it
+    modules = named[0] | named[1]  # of the task head, and of the encoder below it
     first = STAGES.index(IN_LAYERS[0])
     rows: list[tuple[tuple[str, str, str], int | None]] = [
         *((row, None) for row in STAGES[:first]),
@@ -142,7 +145,8 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
     ]
     for (stage, path, what), layer in rows:
         number = 0 if layer is None else config.shared_layers[layer]
-        names, part = [path.format(number)], part_of(config.family, path)
+        names = [path.format(number)]
+        part = part_of(config.family, path)
         if part is not None and family is None:
             names = [f"{path.format(number).rpartition('.')[0]}.products"]
         elif family is not None:
@@ -155,7 +159,7 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
 
 
 def part_of(family: Family, path: str) -> Part | None:
-    """Return which part of its module's output a stage is; None: the whole."""
+    """Return which part of its module's output a stage is; None for the whole."""
     official = family.modules.get(path)
     if official not in family.fused:
         return None
@@ -164,12 +168,12 @@ def part_of(family: Family, path: str) -> Part | None:
 
 
 class WatchAttention(TorchFunctionMode):
-    """Reads the scores that enter softmax, the probabilities that weigh the values, and the context that results.
+    """Record the scores that enter softmax, the probabilities that weigh the values, and the resulting context.
 
-    Nothing else in either model calls these functions, so that the last attention that was entered is meant.
+    Nothing else in either model calls these functions, so each call belongs to the attention entered last.
     """
 
-    layer: int | None = None  # the layer of that attention
+    layer: int | None = None  # of the attention entered last
     awaits_product = False
 
     def __init__(self, kept: Tensors) -> None:
@@ -178,11 +182,14 @@ class WatchAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name, found = getattr(func, "__name__", ""), {}
+        name = getattr(func, "__name__", "")
+        found = {}
         if name == "softmax":
-            found, self.awaits_product = {SCORES: args[0]}, True
+            found = {SCORES: args[0]}
+            self.awaits_product = True
         elif self.awaits_product and name in ("matmul", "__matmul__"):
-            found, self.awaits_product = {PROBS: args[0], CONTEXT: result}, False
+            found = {PROBS: args[0], CONTEXT: result}
+            self.awaits_product = False
         elif name == "scaled_dot_product_attention":
             found = {CONTEXT: result}
         for stage, tensor in found.items():
@@ -192,19 +199,21 @@ class WatchAttention(TorchFunctionMode):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that fills with every stage of this thread's next forward pass; finally in STAGES' order."""
+    """Yield a dictionary that collects every stage of this thread's next forward pass; at exit in STAGES' order."""
     kept: Tensors = {}
-    watch, found = WatchAttention(kept), list(places(model))
+    watch = WatchAttention(kept)
+    found = list(places(model))
     thread = threading.get_ident()
 
     def on_call(
         calls: Iterator[Place], what: str | Part, _: nn.Module, given: tuple[Any, ...], returned: Any = None
     ) -> None:
         if threading.get_ident() != thread:
-            return  # a forward pass of another thread that uses the model
+            return  # another thread is using the model
         place = next(calls)
         if what == SCORES:
-            watch.layer, watch.awaits_product = place.layer, False
+            watch.layer = place.layer
+            watch.awaits_product = False
         elif isinstance(what, Part):
             parts = returned if isinstance(returned, tuple) else returned.chunk(what.parts, dim=-1)
             kept[place] = parts[what.number].detach()
@@ -212,7 +221,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             value = given[0] if what == IN else returned
             kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
-    # By module, what is read, and stage: a shared layer is called repeatedly.
+    # By module, what is read, and stage, because a shared layer is called repeatedly.
     called_for: dict[tuple[nn.Module, str | Part, str], list[Place]] = defaultdict(list)
     for place, module, what in found:
         if what not in (PROBS, CONTEXT):
@@ -229,15 +238,17 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
 
 
 def forward(model: nn.Module, batch: Inputs, more: Mapping[str, Any] | None = None) -> Any:
-    """Call either side, on its device; segments are left out for upstream's families that have none."""
-    inputs, family, device = vars(batch) | dict(more or {}), upstream_family(model), next(model.parameters()).device
+    """Call either side's model on its device, without segments if upstream's family has none."""
+    inputs = vars(batch) | dict(more or {})
+    family = upstream_family(model)
+    device = next(model.parameters()).device
     if family is not None and not family.has_segments:
         del inputs["token_type_ids"]
     return model(**{name: x.to(device) if isinstance(x, Tensor) else x for name, x in inputs.items()})
 
 
 def run(model: nn.Module, batch: Inputs, labels: Mapping[str, Tensor] | None = None) -> tuple[Tensors, Any]:
-    """The stages and the output of a forward pass; where labels give a loss, its gradients are left in the model."""
+    """Return the stages and output of a forward pass; if labels give a loss, its gradients are left in the model."""
     model.zero_grad(set_to_none=True)
     with torch.set_grad_enabled(labels is not None), recording(model) as kept:
         output = forward(model, batch, labels)
@@ -247,5 +258,5 @@ def run(model: nn.Module, batch: Inputs, labels: Mapping[str, Tensor] | None = N
 
 
 def record(model: nn.Module, batch: Inputs) -> Tensors:
-    """Every stage of one forward pass, without gradients, in the mode in which the model is."""
+    """Return every stage of one forward pass, without gradients, in the model's current mode."""
     return run(model, batch)[0]

@@ -1,8 +1,8 @@
-"""The losses of the task heads, with a check of their labels.
+"""Losses of the task heads, with a check of their labels.
 
-A label out of range fails deep in a loss kernel, and on a GPU it breaks the whole process; here the error is one
-sentence with the value, its position and the limit (inputs.unchecked switches the check off). In range, every loss is
-computed as transformers 5.23 computes it.
+A label out of range fails deep in a loss kernel, and on a GPU it breaks the whole process. Here the error is one
+sentence with the value, its position and the limit (inputs.unchecked switches the check off). In range, every loss
+equals that of transformers 5.23.
 
     B texts     S tokens     V vocabulary     K labels of a classifier     M texts to choose from
 """
@@ -15,7 +15,7 @@ from minibert.inputs import IGNORED, INTEGERS, checking, refuse_where
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
-    """The labels as int64 in this shape; an extra axis of length 1 is dropped. Raises ValueError for other labels."""
+    """Return the labels as int64 in this shape, without a last axis of length 1. Raises ValueError for other labels."""
     if checking() and (labels.dtype not in INTEGERS or labels.shape not in (shape, (*shape, 1))):
         raise ValueError(
             f"{name} are {labels.dtype} with shape {tuple(labels.shape)}; cross entropy needs integers (torch.int64) "
@@ -25,27 +25,28 @@ def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels", ignored: str = "") -> Tensor:
-    """Mean of -log softmax(logits)[label], (B, K) and (B) -> (), or (B, S, K) and (B, S) -> ().
+    """Return the mean of -log softmax(logits)[label], (B, K) and (B) -> (), or (B, S, K) and (B, S) -> ().
 
     ignored: if given, labels of -100 do not count, and the error message says so in these words. Raises ValueError for
     any other label outside 0 .. K-1.
     """
-    labels, K = as_classes(name, labels, logits.shape[:-1]), logits.shape[-1]
+    labels = as_classes(name, labels, logits.shape[:-1])
+    K = logits.shape[-1]
     outside = ((labels < 0) | (labels >= K)) & (labels != IGNORED if ignored else True)
     refuse_where(outside, name, labels, f"it must be from 0 to {K - 1}{ignored}")
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The same at every token that has a label, (B, S, V) and (B, S) -> (); a label of -100 does not count.
+    """Return the mean cross entropy of the tokens with a label, (B, S, V) and (B, S) -> (); -100 is no label.
 
-    Where no token has a label the mean is NaN, as upstream.
+    The mean is NaN if no token has a label, as upstream.
     """
     return cross_entropy(logits, labels, ignored=f", or {IGNORED} for no label")
 
 
 def detection_loss(logits: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
-    """Binary cross entropy of a label of 0 or 1 at every token that is real (None: all), (B, S) and (B, S) -> ()."""
+    """Return the binary cross entropy of labels 0 or 1 at the real tokens (None: all), (B, S) and (B, S) -> ()."""
     labels = as_classes("labels", labels, logits.shape)
     wrong = (labels < 0) | (labels > 1)
     refuse_where(wrong if real is None else wrong & real, "labels", labels, "it must be 0, or 1 for a replaced token")
@@ -55,9 +56,9 @@ def detection_loss(logits: Tensor, labels: Tensor, real: Tensor | None) -> Tenso
 
 
 def position_cross_entropy(logits: Tensor, positions: Tensor, name: str) -> Tensor:
-    """Mean of -log softmax(logits)[position], (B, S) and (B) -> ().
+    """Return the mean of -log softmax(logits)[position], (B, S) and (B) -> ().
 
-    As upstream, a negative position counts as 0, and one of S or more is left out of the mean.
+    As upstream, a negative position counts as 0, and a position of S or more is left out of the mean.
     """
     positions = as_classes(name, positions, logits.shape[:1])
     S = logits.shape[1]
@@ -65,22 +66,21 @@ def position_cross_entropy(logits: Tensor, positions: Tensor, name: str) -> Tens
 
 
 def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
-    """The loss of a classification of whole texts, (B, K) -> (), by problem_type.
+    """Return the loss of classifying whole texts, (B, K) -> (), by problem_type.
 
-    regression: squared error to numbers (B, K), or (B) where K is 1; single_label_classification: cross entropy of
-    classes (B); multi_label_classification: binary cross entropy of numbers between 0 and 1 (B, K). None chooses
-    as upstream does: one output is a regression, integers are single labels, floats are multiple labels.
+    regression: squared error to numbers (B, K), or (B) if K is 1; single_label_classification: cross entropy of classes
+    (B); multi_label_classification: binary cross entropy of numbers from 0 to 1 (B, K). None chooses as upstream does:
+    regression for one output, otherwise a single label for integers and multiple labels for floats.
     """
     cause = f"config.problem_type is {problem_type}"
     way_out = "; for another type of label set model.config = dataclasses.replace(model.config, problem_type=None)"
     if problem_type is None:
         classes = "single_label_classification" if labels.dtype in INTEGERS else "multi_label_classification"
         problem_type = "regression" if logits.shape[1] == 1 else classes
-        cause, way_out = (
-            f"labels of {labels.dtype} mean {problem_type}",
-            "; single labels are integers, several are floats",
-        )
-    single, rows = problem_type == "single_label_classification", logits.shape[:1]
+        cause = f"labels of {labels.dtype} mean {problem_type}"
+        way_out = "; single labels are integers, several are floats"
+    single = problem_type == "single_label_classification"
+    rows = logits.shape[:1]
     if logits.shape[1] == 1 and labels.dim() == 1 and not single:
         labels = labels.unsqueeze(-1)  # (B) -> (B,1)
     fits = labels.dtype in INTEGERS and labels.shape in (rows, (*rows, 1)) if single else labels.shape == logits.shape
@@ -103,7 +103,7 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
 
 
 def in_batch_negatives(anchors: Tensor, texts: Tensor, excluded: Tensor, scale: float) -> Tensor:
-    """Mean of -log softmax_j(scale · cos(anchor i, text j))[i]: which of all texts belongs to each anchor.
+    """Return the mean of -log softmax_j(scale · cos(anchor i, text j))[i]: which of all texts belongs to each anchor.
 
     anchors: (B, D). texts: (M, D); text i belongs to anchor i, and the other M - 1 are its negatives, except where
     `excluded`, (B, M), is True. (B, D), (M, D), (B, M) -> (). Henderson et al. 2017, section 4; Oord et al. 2018;
@@ -114,7 +114,7 @@ def in_batch_negatives(anchors: Tensor, texts: Tensor, excluded: Tensor, scale: 
 
 
 def cosent(cosines: Tensor, similarity: Tensor, scale: float) -> Tensor:
-    """log(1 + Σ exp(scale · (cos_i - cos_j))) over all i, j of which j is more similar: only the order counts.
+    """Return log(1 + Σ exp(scale · (cos_i - cos_j))), over all i, j of which j is more similar: order counts.
 
     (B), (B) -> (). CoSENTLoss of sentence-transformers 6.2.
     """
@@ -124,5 +124,8 @@ def cosent(cosines: Tensor, similarity: Tensor, scale: float) -> Tensor:
 
 
 def cosine_error(cosines: Tensor, similarity: Tensor) -> Tensor:
-    """Mean squared error of the cosines, (B), (B) -> (). CosineSimilarityLoss of sentence-transformers 6.2."""
+    """Return the mean squared error of the cosines, (B), (B) -> ().
+
+    CosineSimilarityLoss of sentence-transformers 6.2.
+    """
     return F.mse_loss(cosines, similarity)

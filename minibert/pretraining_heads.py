@@ -1,9 +1,9 @@
-"""The task heads of pretraining: one class for each objective of BERT and its relatives.
+"""Task heads of pretraining: one class per objective of BERT and its relatives.
 
 The encoder gives each token a vector; a task head turns vectors into an answer: a label, a masked token, a position in
-the text. (It is not an attention head.) Each class here is a complete model: the encoder under `.encoder`, and
-the few layers that read its output. This file has what all of them share, and the objectives whose labels come from the
-text itself; heads.py has those of fine-tuning. Arguments, fields and losses have the names of transformers 5.23; the
+the text. (It is not an attention head.) Each class here is a complete model: the encoder under `.encoder`, and the few
+layers that read its output. This file has what all heads share, and the objectives whose labels come from the text
+itself; heads.py has the heads of fine-tuning. Arguments, fields and losses have the names of transformers 5.23; the
 losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besides the letters of model.py:
 
     K  labels of a classifier        C  choices of a multiple-choice question
@@ -29,7 +29,7 @@ from minibert.utils.printing import brief
 
 @output
 class Output(Fields):
-    """Logits, the scores before softmax, and the mean loss where labels were given."""
+    """Logits, the scores before softmax, and the mean loss if labels were given."""
 
     # (B,S,V) masked LM, (B,2) next sentence, (B,S) detection, (B,K) or (B,S,K) classification, (B,C) multiple choice
     logits: Tensor
@@ -40,7 +40,7 @@ class Output(Fields):
 
 @output
 class PretrainingOutput(Fields):
-    """Both scores of pretraining; the loss is the sum of both losses."""
+    """Both logits of pretraining; the loss is the sum of both losses."""
 
     prediction_logits: Tensor  # (B,S,V)
     seq_relationship_logits: Tensor | None = None  # (B,2): next sentence
@@ -51,25 +51,25 @@ class PretrainingOutput(Fields):
 
 
 class Head(nn.Module):
-    """An encoder with a task head, all weights fresh. Raises ValueError where the relative has no such head.
+    """An encoder with a task head, all weights fresh. Raises ValueError if the relative has no such head.
 
-    `head_is_trained` is False until the task head is read from a checkpoint or trained; until then, prediction is
-    refused.
+    `head_is_trained` is False until the task head is read from a checkpoint or trained; until then, predict is refused.
     """
 
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
-    has_labels: ClassVar[bool] = False  # whether num_labels counts the outputs of this head
-    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, their "mean", or
-    # "all", padding included. Training computes the last layer only for these.
+    has_labels: ClassVar[bool] = False  # True if num_labels is the number of outputs
+    # The tokens of a row that the head reads: the "first", the "labelled", the "real" ones, their "mean", or "all" with
+    # padding. Training computes the last layer only for these.
     reads: tuple[str, ...]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
-    # What `predict` reads texts with; None: the files of the checkpoint that the model was loaded from, its `source`.
+    # Tokenizer of `predict`; None: the one of the checkpoint that the model was loaded from, its `source`.
     tokenizer: Any = None
     task: Any = None  # the settings of tasks.base.Task
-    from_pretrained, save_pretrained = staticmethod(from_pretrained), staticmethod(save_pretrained)
     source: Path | None = None
+    from_pretrained = staticmethod(from_pretrained)
+    save_pretrained = staticmethod(save_pretrained)
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Head(nn.Module):
     ) -> Any:
         """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`.
 
-        return_dict: False returns the fields of the output that are not None as a tuple, the loss first.
+        return_dict=False returns a tuple of the output's fields that are not None, the loss first.
         """
         encoded = self.encoder(
             input_ids,
@@ -120,21 +120,21 @@ class Head(nn.Module):
         return found.to_tuple() if return_dict is False else found
 
     def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
-        """Return what minibert.predict says of the texts, with the tokenizer and the settings of the checkpoint.
+        """Predict as minibert.predict does, with the tokenizer and the settings of the checkpoint.
 
-        Raises TypeError for a model that has no tokenizer, and what minibert.predict raises.
+        Raises TypeError if the model has no tokenizer, and what minibert.predict raises.
         """
-        import minibert  # whose other modules come after this one
+        import minibert  # here, because most of its modules import this one
 
         return minibert.predict(self, texts, pairs)
 
     def output(self, encoded: EncoderOutput, logits: Tensor, loss: Tensor | None) -> Output:
-        """The output of a head with one kind of logits."""
+        """Return the output of a head with one kind of logits."""
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
-        """Return the first layer of the head: "pooler", or the activation of its own; "" if it has none."""
+        """Return "pooler", or the activation of the head's own first layer; "" if it has neither."""
         own = {
             "sequence-classification": config.text_head,
             "multiple-choice": config.choice_head or config.text_head,
@@ -145,16 +145,16 @@ class Head(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights, on which the inputs must be."""
+        """Return the device of the weights, on which the inputs must be."""
         return self.encoder.device
 
 
 class Decoder(nn.Module):
-    """logits = x Eᵀ + b, a score for each token of the vocabulary, where E is the token embedding itself.
+    """logits = x Eᵀ + b, a score per token of the vocabulary, where E is the token embedding itself.
 
-    A token scores high where x points in the direction of its embedding. E is passed in and not stored, so that the two
-    stay one: one parameter, one gradient, saved once. Only where config.tie_word_embeddings is false does the decoder
-    have a weight of its own.
+    A token scores high where x points in the direction of its embedding. E is passed in and not stored, so that it
+    stays one parameter, with one gradient, saved once. The decoder has a weight only if config.tie_word_embeddings is
+    false.
     """
 
     def __init__(self, config: Config) -> None:
@@ -192,33 +192,37 @@ class TokenPrediction(Head):
 class MaskedLM(TokenPrediction):
     """p(token at i | text) = softmax(logits_i), learned where tokens were masked (section 3.1, task 1).
 
-    Masked: replaced by [MASK], to be predicted from the words on both sides. labels: (B, S), the original ids, and -100
-    wherever nothing is to be predicted. Mirrors BertForMaskedLM and those of its relatives.
+    A masked token is replaced by [MASK] and predicted from the words on both sides. labels: (B, S), the original ids,
+    and -100 where nothing is predicted. Mirrors BertForMaskedLM and kin.
     """
 
-    name, upstream, reads = "masked-lm", "ForMaskedLM", ("labelled",)
+    name = "masked-lm"
+    upstream = "ForMaskedLM"
+    reads = ("labelled",)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Logits (B, S, V)."""
+        """Return logits (B, S, V)."""
         logits = self.predict_tokens(encoded)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
 class NextSentence(Head):
-    """p(second text follows the first) = softmax(c W + b)₀, c the pooler's output (section 3.1, task 2).
+    """p(second text follows the first) = softmax(c W + b)₀, where c is the pooler's output (section 3.1, task 2).
 
-    The two texts are one row of ids, separated by their segments. labels: (B), 0 for "is next", 1 for "is random".
-    Mirrors BertForNextSentencePrediction.
+    The two texts are one row of ids in two segments. labels: (B), 0 for "is next", 1 for "is random". Mirrors
+    BertForNextSentencePrediction.
     """
 
-    name, upstream, reads = "next-sentence", "ForNextSentencePrediction", ("first",)
+    name = "next-sentence"
+    upstream = "ForNextSentencePrediction"
+    reads = ("first",)
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores: is next, is random."""
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Logits (B, 2)."""
+        """Return logits (B, 2)."""
         logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
         return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
@@ -228,10 +232,12 @@ class Pretraining(TokenPrediction):
 
     BERT predicts whether the second text follows the first: next_sentence_label (B). ALBERT predicts the order of two
     consecutive texts: sentence_order_label (B), 0 for the original order, 1 for swapped (Lan et al. 2019, 3.1). The
-    loss needs that label and labels, (B, S). Mirrors Bert- and AlbertForPreTraining.
+    loss needs this label and labels, (B, S). Mirrors BertForPreTraining and AlbertForPreTraining.
     """
 
-    name, upstream, reads = "pretraining", "ForPreTraining", ("first", "labelled")
+    name = "pretraining"
+    upstream = "ForPreTraining"
+    reads = ("first", "labelled")
 
     def build(self, config: Config) -> None:
         """Create the layers of both objectives; only sentence order has dropout."""
@@ -248,8 +254,9 @@ class Pretraining(TokenPrediction):
         next_sentence_label: Tensor | None = None,
         sentence_order_label: Tensor | None = None,
     ) -> PretrainingOutput:
-        """Prediction logits (B, S, V), and logits (B, 2) of next sentence or of sentence order."""
-        tokens, c = self.predict_tokens(encoded), self.dropout(encoded.pooler_output)
+        """Return prediction logits (B, S, V), and logits (B, 2) of next sentence or sentence order."""
+        tokens = self.predict_tokens(encoded)
+        c = self.dropout(encoded.pooler_output)
         follows = None if self.next_sentence is None else self.next_sentence(c)  # (B,D) -> (B,2)
         order = None if self.sentence_order is None else self.sentence_order(c)  # (B,D) -> (B,2)
         name = "next_sentence_label" if order is None else "sentence_order_label"
@@ -269,10 +276,12 @@ class ReplacedTokenDetection(Head):
     an original one; padding does not count. The loss is binary cross entropy. Mirrors ElectraForPreTraining.
     """
 
-    name, upstream, reads = "replaced-token-detection", "ForPreTraining", ("real",)
+    name = "replaced-token-detection"
+    upstream = "ForPreTraining"
+    reads = ("real",)
 
     def build(self, config: Config) -> None:
-        """Create the layers that give one score to each token."""
+        """Create the layers with one score per token."""
         self.transform = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATION[config.hidden_act]
         self.classifier = nn.Linear(config.hidden_size, 1)
@@ -283,12 +292,14 @@ class ReplacedTokenDetection(Head):
         return super().forward(input_ids, attention_mask=attention_mask, **given)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None, real: Tensor | None = None) -> Output:
-        """Logits (B, S), above 0 where the token looks replaced; real: False for padding, None where there is none."""
+        """Return logits (B, S), above 0 where the token looks replaced; real: False for padding, None if there is
+        none.
+        """
         x = self.activation(self.transform(encoded.last_hidden_state))  # (B,S,D)
         logits = self.classifier(x).squeeze(-1)  # (B,S,D) -> (B,S,1) -> (B,S)
         return self.output(encoded, logits, None if labels is None else detection_loss(logits, labels, real))
 
 
 def classifier_dropout(config: Config) -> float:
-    """The dropout before a classifier: the encoder's if the checkpoint states none."""
+    """Return the dropout before a classifier: the encoder's if the checkpoint states none."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

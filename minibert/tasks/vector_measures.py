@@ -51,7 +51,7 @@ class Measured:
 
     @property
     def with_errors(self) -> dict[str, float]:
-        """The figures and, by their names and _error, their standard errors."""
+        """Return the figures and, by their names and _error, their standard errors."""
         return self.figures | {f"{name}_error": error for name, error in self.errors.items()}
 
     def __str__(self) -> str:

@@ -97,7 +97,7 @@ class DistributedContext:
     # Results that all ranks share
 
     def gather(self, own: Result) -> list[Result]:
-        """The values of all ranks, in their order."""
+        """Return the values of all ranks, in their order."""
         values: list[Any] = [own] * self.size
         if self.size > 1:
             dist.all_gather_object(values, own)

@@ -146,14 +146,14 @@ class EmbeddingRun(FinetuneRun):
 
     @property
     def main(self) -> str:
-        """The main figure on dev: spearman of similarities, mrr@10 of pairs."""
+        """Return the main figure on dev: spearman of similarities, mrr@10 of pairs."""
         return self.task.main if self.dev is None else MEASURED[self.dev.similarity is not None]
 
     def new_model(self) -> Head:
-        """The checkpoint with the pooling of the task, frozen as the settings say."""
+        """Return the checkpoint with the pooling of the task, frozen as the settings say."""
         model = SentenceVectors(load(self.source.folder), self.task.pooling, bool(self.task.normalize))
         return freeze(model, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
-        """The loss of the vectors of all texts of a step."""
+        """Return the loss of the vectors of all texts of a step."""
         return VectorLoss(self.task.step_loss, output_of)
