@@ -83,7 +83,8 @@ def shown(verdict: Verdict) -> str:
     by = f", by library: {', '.join(verdict.library)}" * bool(verdict.library)
     if verdict.state == RIGHT and verdict.allowed:
         return f"right (largest difference {verdict.largest:.1e}, {verdict.allowed:.1e} allowed){by}"
-    return {RIGHT: f"right{by}", UNWRITTEN: "not written", WRONG: "WRONG"}[verdict.state]
+    why = f": {verdict.causes[0]}" if verdict.causes else ""
+    return {RIGHT: f"right{by}", UNWRITTEN: "not written", WRONG: f"WRONG{why}"}[verdict.state]
 
 
 def explained(verdict: Verdict) -> list[str]:

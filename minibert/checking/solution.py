@@ -11,6 +11,7 @@ import ast
 import ctypes
 import importlib.util
 import math
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -62,16 +63,20 @@ class SolutionError(ValueError):
 
 def load_module(path: Path) -> ModuleType:
     """Import a file of Python. Raises SolutionError, with the line, where that fails."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"checked_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise SolutionError(f"{path} is not a file of Python; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    sys.path.insert(0, str(path.parent.resolve()))  # for what it imports from its own folder
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise SolutionError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SolutionError(f"{path}, {line_of(error, path)}{type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
     return module
 
 

@@ -152,8 +152,15 @@ def test_what_a_model_raises_or_returns_is_said(novels: Path) -> None:
 
 
 def test_a_class_or_a_function_of_a_file_makes_the_model(novels: Path, tmp_path: Path, run: Any) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 1\n")
     (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
         "import transformers\n"
+        "from beside import NAME\n"
+        "@dataclass\n"
+        "class Sizes:\n"
+        "    width: int = 3\n"
         "class Mine:\n"
         "    def __init__(self, folder):\n"
         "        self.model = transformers.BertModel.from_pretrained(folder).eval()\n"
