@@ -21,6 +21,8 @@ TITLES = {
     "12_pretraining": "12. Pretraining",
     "13_ablation": "13. Remove each part",
     "14_distillation": "14. Distillation",
+    "15_what_came_after": "15. What came after",
+    "16_sentence_vectors": "16. Sentence vectors",
 }
 
 
@@ -37,20 +39,21 @@ ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
 WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
+MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
-    "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION),
-    "pretraining_heads": (PRETRAINING, FAMILY),
+    "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN),
+    "pretraining_heads": (ENCODER, PRETRAINING, FAMILY),
     "heads": (VECTORS, TUNING),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
-    "families/modernbert": (FAMILY,),
+    "families/modernbert": (FAMILY, MODERN),
     "checkpoints/load": (WEIGHTS,),
     "text/wordpiece": ("3_wordpiece",),
     "text/masking": (PRETRAINING,),
-    "vectors/pooling": ("1_first_contact", VECTORS),
+    "vectors/pooling": ("1_first_contact", VECTORS, SENTENCES),
     "kernels/matmul": (FAST,),
     "vectors/engine": (FAST,),
     "train/loop": (GRADIENTS, TUNING, PRETRAINING),
@@ -163,7 +166,7 @@ NOTES: dict[str, dict[str, Note]] = {
             last layer straight to the embeddings. Its values grow with depth, which is why one more norm follows the
             last layer.""",
             ("norm_first",),
-            tutorials=(f"{ABLATION}#3. Without a residual",),
+            tutorials=(f"{ABLATION}#6. Trained anew: the small language", f"{MODERN}#3. Norm first"),
         ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),
@@ -184,7 +187,7 @@ NOTES: dict[str, dict[str, Note]] = {
             """The shape is (B,S,D) from end to end: this is why layers can be stacked, left out, shared (ALBERT)
             or copied into a student (DistilBERT), and why the hidden states of all layers can be compared.""",
             ("way",),
-            (f"{ENCODER}#The whole encoder", f"{ENCODER}#How far a token travels"),
+            (f"{ENCODER}#The whole encoder", f"{VECTORS}#One dimension that drowns the others"),
         ),
     },
     "pretraining_heads": {

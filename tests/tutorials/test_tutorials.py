@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ def refuse(self, address):
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
-CORE = {1, 2, 6, 7, 9, 10, 12, 13}  # the track that answers why; the others are engineering
+CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16]  # the track that answers why, in order
+ENGINEERING = [3, 4, 5, 8, 11, 14]
 
 # What is not prose, and numbers in prose that are addresses in papers.
 NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.DOTALL)
@@ -53,7 +55,7 @@ ELSEWHERE = {
         "96.4": "Devlin et al. 2018, table 7",
     },
     "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
-    "9_gradients.ipynb": {"1e-4": "Devlin et al. 2018, appendix A.2"},
+    "9_gradients.ipynb": {"0.9": "the rate of AdamW's first mean, as torch has it"},
     "10_fine_tuning.ipynb": {
         "2e-5": "Devlin et al. 2018, appendix A.3",
         "5e-5": "Devlin et al. 2018, appendix A.3",
@@ -78,7 +80,20 @@ ELSEWHERE = {
         "86.9": "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT",
         "2,500": "Wang et al. 2018, table 1",
     },
-    "12_pretraining.ipynb": {"15 %": "section 1 of the notebook"},
+    "12_pretraining.ipynb": {
+        "15 %": "section 1 of the notebook",
+        "40 %": "Wettig et al. 2023, abstract; the model card of minibert-novels",
+        "2.08": "the solution of exercise 2",
+    },
+    "15_what_came_after.ipynb": {
+        "15 %": "Devlin et al. 2018, section 3.1",
+        "30 %": "Warner et al. 2024",
+    },
+    "solutions/15_what_came_after.ipynb": {"5,000": "the question"},
+    "16_sentence_vectors.ipynb": {
+        **dict.fromkeys(("0.606", "0.669", "0.792", "0.867", "10,536", "5,749"), "the model card of minibert-novels"),
+        "0.9": "a cosine that a colleague might report",
+    },
 }
 
 
@@ -131,9 +146,9 @@ def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
                     yield figure, cell["id"]
 
 
-def test_there_are_fourteen_notebooks_each_with_its_solutions() -> None:
-    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 15)]
-    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[14:])
+def test_there_are_sixteen_notebooks_each_with_its_solutions() -> None:
+    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 17)]
+    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[16:])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
@@ -216,7 +231,19 @@ def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Pat
     assert all(len(answer.split()) >= 20 for _, answer in answered)
 
 
-@pytest.mark.parametrize("path", [*ALL, TUTORIALS / "README.md"], ids=[*NAMES, "README.md"])
+@pytest.mark.parametrize("track", [CORE, ENGINEERING], ids=["core", "engineering"])
+def test_the_last_line_of_a_notebook_leads_to_the_next_of_its_track(track: list[int]) -> None:
+    names = {int(path.name.partition("_")[0]): path.name for path in NOTEBOOKS}
+    assert sorted(CORE + ENGINEERING) == sorted(names)
+    for number, after in pairwise(track):
+        last = cells_of(TUTORIALS / names[number])[-1]["source"].splitlines()[-1]
+        assert LINK.findall(last)[0] == names[after], last
+
+
+PAGES = [TUTORIALS / name for name in ("README.md", "CAPSTONE.md", "TEACHERS.md")]
+
+
+@pytest.mark.parametrize("path", [*ALL, *PAGES], ids=[*NAMES, *(path.name for path in PAGES)])
 def test_links_lead_to_files_that_exist(path: Path) -> None:
     lost = broken(prose_of(path), path.parent)
     assert [one for one in lost if not one.startswith("#")] == []
@@ -293,3 +320,101 @@ def test_a_link_that_leads_nowhere_would_be_found(link: str) -> None:
 @pytest.mark.parametrize("question", list(ASKED))
 def test_a_question_is_answered_in_one_place_and_the_course_page_links_it(question: str) -> None:
     assert answers(question, taught()) == [ASKED[question]]
+
+
+# -- verdicts: what the prose concludes, and the line of an output that says so
+
+
+class Verdict(NamedTuple):
+    """A conclusion of a notebook, and what its outputs must print for it to hold."""
+
+    notebook: int
+    prose: str
+    printed: str  # a regular expression
+
+
+NUMBERS = r"[+-]\d\.\d+ ± \d\.\d+ +"
+HELD = [
+    Verdict(2, "no longer brings it back to 1", r"(?m)^ +1 +32 +8\.\d+ +1\.4\d"),
+    Verdict(6, "the\nmean wins by several hundredths", rf"mean minus \[CLS\] +{NUMBERS}better"),
+    Verdict(6, "the words, as the control, hardly change", r"(?s)cosine  words .*cosine  words without 99"),
+    Verdict(
+        9, "the batches agree about as much as noise would", r"six random gradients in turn +step 1 1\.00, step 8 0\.4"
+    ),
+    Verdict(9, "two fifths of it at most", r"share of the sum"),
+    Verdict(10, "this table shows no benefit from pretraining minibert-novels", r"less than two standard errors"),
+    Verdict(12, "silenced everywhere else, hardly any", r"everywhere but at \[MASK\]: follows .* in (9\d|100)"),
+    Verdict(12, "the effect of the nearest noun falls to a third", r"(?s)nothing +\+3\.\d.*now +\+1\.[012]"),
+    Verdict(13, "nine tenths of the damage is gone", r"(?s)nobody +\+6\.\d.*\[CLS\] and \[SEP\] +\+0\.[0-6]"),
+    Verdict(13, "ten seeds see what three could not", rf"(?m)^one head +{NUMBERS}worse"),
+    Verdict(13, "learns *nothing* at this rate", r"whole, loss +2\.\d+ +3\.7\d"),
+    Verdict(13, "Pre-norm learns as well as with two layers", rf"(?m)^pre-norm +{NUMBERS}worse +{NUMBERS}better"),
+    Verdict(15, "three seeds can no longer tell the two apart", rf"400 steps: table .* {NUMBERS}cannot tell"),
+    Verdict(15, "The table breaks where its training ended", rf"rise of rotary less rise of table: +{NUMBERS}better"),
+    Verdict(15, "No positions at all would be better than wrong ones", rf"no positions less table: +{NUMBERS}better"),
+    Verdict(15, "Three seeds cannot tell the two apart here", rf"gated less BERT: {NUMBERS}cannot tell"),
+    Verdict(15, "the model that learned with 40 % is better", rf"40% masked: .* {NUMBERS}better"),
+    Verdict(15, "For 30 %, three seeds cannot tell", rf"30% masked: .* {NUMBERS}cannot tell"),
+    Verdict(15, "parts together are *worse* than BERT here", rf"120 steps: {NUMBERS}worse"),
+    Verdict(15, "With 400 steps the two cannot be told apart", rf"parts \d\.\d+ +{NUMBERS}cannot tell"),
+    Verdict(16, "From nearly never to always", r"(?s)untrained .* +\d\.\d%\n.*with hard negatives .* 100\.0%"),
+    Verdict(16, "the second column is no better than before", r"in-batch negatives +\d+\.\d% +[0-9]\.\d%"),
+    Verdict(
+        16, "More negatives of the ordinary kind do not teach the roles", r"more random negatives +\d+\.\d% +\d\.\d%"
+    ),
+    Verdict(16, "did not learn a trick about passives", r"    with hard negatives +100\.0%"),
+]
+REFUTED = [  # what stood here once, and the control that refutes it
+    Verdict(2, "brings the spread back to 1.73", r"(?m)^ +1 +32 +8\.\d+ +1\.4\d"),
+    Verdict(
+        9,
+        "if batches had nothing in common, it would fall to",
+        r"six random gradients in turn +step 1 1\.00, step 8 0\.4",
+    ),
+    Verdict(9, "2e-5 lets it move by about its own size", r"share of the sum"),
+    Verdict(12, "That explains the rule.", r"now +\+1\.\d"),
+    Verdict(
+        12, "agrees with the subject if nothing stands between", r"nothing but now between: were is likelier in \d%"
+    ),
+    Verdict(13, "tokens differ too much in length for a common one", r"\[CLS\] and \[SEP\] +\+0\.\d"),
+    Verdict(13, "three seeds cannot show that they help", rf"no √W +{NUMBERS}worse"),
+    Verdict(13, "its place and √W make so little difference", rf"(?m)^pre-norm +{NUMBERS}worse +{NUMBERS}better"),
+]
+
+
+def of_number(number: int) -> Path:
+    return next(path for path in NOTEBOOKS if path.name.startswith(f"{number}_"))
+
+
+def holds(verdict: Verdict, prose: str, outputs: str) -> bool:
+    """Whether the prose draws this conclusion and the outputs support it."""
+    return " ".join(verdict.prose.split()) in " ".join(prose.split()) and bool(re.search(verdict.printed, outputs))
+
+
+def outputs_of(path: Path) -> str:
+    return "\n".join(printed(cell) for cell in cells_of(path) if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("verdict", HELD, ids=lambda verdict: f"{verdict.notebook}: {verdict.prose[:40]}")
+def test_what_a_notebook_concludes_is_what_it_printed(verdict: Verdict) -> None:
+    path = of_number(verdict.notebook)
+    assert holds(verdict, prose_of(path), outputs_of(path))
+
+
+@pytest.mark.parametrize("verdict", REFUTED, ids=lambda verdict: f"{verdict.notebook}: {verdict.prose[:40]}")
+def test_what_a_control_refutes_is_not_concluded(verdict: Verdict) -> None:
+    path = of_number(verdict.notebook)
+    prose, outputs = prose_of(path), outputs_of(path)
+    assert re.search(verdict.printed, outputs) and not holds(verdict, prose, outputs)
+    assert holds(verdict, prose + " " + verdict.prose, outputs)  # put back, it is found
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("better", "cannot tell"), ("worse", "cannot tell"), ("cannot tell", "worse"), ("±", "+")]
+)
+def test_another_outcome_would_refute_a_conclusion(before: str, after: str) -> None:
+    decided = [one for one in HELD if one.printed.endswith(before) or (before == "±" and NUMBERS in one.printed)]
+    assert len(decided) > 1
+    for verdict in decided:
+        path = of_number(verdict.notebook)
+        assert not holds(verdict, prose_of(path), outputs_of(path).replace(before, after)), verdict

@@ -5,6 +5,7 @@ of Python its source, so that links to files in the repository lead somewhere. P
 """
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -90,7 +91,7 @@ The course <tutorials/README>
 :glob:
 :caption: Core track
 tutorials/[12679]_*
-tutorials/1[023]_*
+tutorials/1[02356]_*
 ```
 ```{toctree}
 :hidden:
@@ -105,6 +106,8 @@ tutorials/1[14]_*
 tutorials/GLOSSARY
 tutorials/build/README
 tutorials/build/HINTS
+tutorials/CAPSTONE
+tutorials/TEACHERS
 tutorials/solutions/README
 tutorials/site/source
 tutorials/site/journey
@@ -204,8 +207,23 @@ def complete(_: Sphinx, docname: str, source: list[str]) -> None:
     if docname == "tutorials/site/journey":
         links = (f'<a href="../../trace/{name}.html">{" / ".join(texts)}</a>' for name, texts in TRACED.items())
         source[0] += "".join(f"- {link}\n" for link in links)
-    if not docname.startswith("minibert/"):
+    if re.fullmatch(r"tutorials/(solutions/)?\d+_\w+", docname):
+        source[0] = as_page(source[0], docname)
+    elif not docname.startswith("minibert/"):
         source[0] = re.sub(r"(\]\((?:[\w.-]+/)+)\)", r"\1README.md)", source[0]) + NAVIGATION.get(docname, "")
+
+
+def as_page(text: str, docname: str) -> str:
+    """A notebook with a link to its file after the title; cells that only import or draw are folded."""
+    book = json.loads(text)
+    first, *lines = "".join(book["cells"][0]["source"]).split("\n")
+    link = f"{{download}}`This page as a notebook <{docname.rpartition('/')[2]}.ipynb>`, to run and change."
+    book["cells"][0]["source"] = "\n".join([first, "", link, *lines])
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    for cell in code:
+        if cell is code[0] or "plt.show()" in "".join(cell["source"]):
+            cell["metadata"]["tags"] = ["hide-input"]
+    return json.dumps(book)
 
 
 def contents() -> str:
