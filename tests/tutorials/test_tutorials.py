@@ -85,6 +85,7 @@ ELSEWHERE = {
         "40 %": "Wettig et al. 2023, abstract; the model card of minibert-novels",
         "2.08": "the solution of exercise 2",
     },
+    "14_distillation.ipynb": dict.fromkeys(("97 %", "40 %", "60 %"), "Sanh et al. 2019, abstract"),
     "15_what_came_after.ipynb": {
         "15 %": "Devlin et al. 2018, section 3.1",
         "30 %": "Warner et al. 2024",
