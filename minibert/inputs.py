@@ -152,7 +152,8 @@ def check_inputs(
     task_type_ids: Tensor | None = None,
 ) -> None:
     """Raise ValueError or TypeError for a batch that the encoder cannot compute with."""
-    shape, limit = tuple(input_ids.shape), config.max_tokens
+    shape = tuple(input_ids.shape)
+    limit = config.max_tokens
     if len(shape) != 2 or not 0 < shape[1] <= limit:
         raise ValueError(
             f"input_ids have shape {shape}; expected (batch, tokens), with 1 to {limit} tokens because the checkpoint "

@@ -312,7 +312,8 @@ def initialise(model: nn.Module, config: Config, path: str = "") -> None:
             elif config.initializer_cutoff_factor is None:
                 nn.init.normal_(values, std=config.initializer_range)
             else:
-                std, last = config.initializer_range, name.rpartition(".")[2]
+                std = config.initializer_range
+                last = name.rpartition(".")[2]
                 if last in ("output", "contract", "transform", "pre_classifier", "decoder"):
                     std /= (2 * config.num_hidden_layers) ** 0.5
                 elif last in ("classifier", "qa_outputs"):

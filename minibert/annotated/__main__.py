@@ -17,7 +17,8 @@ from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.templates import asset, coloured, diagram, templates
 
-FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
+FOLDER = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 Definition = ast.ClassDef | ast.FunctionDef
 COMMENT = re.compile(r"#(?! \S+ {3,}\S)")  # a whole line; one with columns is the header of a table
 AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"

@@ -76,11 +76,13 @@ def find_texts(session: Session) -> None:
     data = user_path(os.environ.get("MINIBERT_DATA", ""))
     texts: list[str] = []
     if session.settings.objective == "mlm":
-        origin, file = "the first sentences of held-out novels", data / "novels" / "heldout.txt"
+        origin = "the first sentences of held-out novels"
+        file = data / "novels" / "heldout.txt"
         if file.is_file():
             texts = [line for line in file.read_text("utf-8").splitlines() if line][:count]
     else:
-        origin, file = "the first training sentences of SST-2", data / "sst2" / "train.tsv"
+        origin = "the first training sentences of SST-2"
+        file = data / "sst2" / "train.tsv"
         if file.is_file():
             texts = Classification().read(file).texts[:count]
     if len(texts) < count:
@@ -148,7 +150,9 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
 
     The products are those of one layer; the median over PRODUCT_SECONDS counts.
     """
-    D, F, T = config.hidden_size, config.intermediate_size, PRODUCT_TOKENS[device]
+    D = config.hidden_size
+    F = config.intermediate_size
+    T = PRODUCT_TOKENS[device]
     where = torch.device(device)
     shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
     found = {}

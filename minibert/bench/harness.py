@@ -141,7 +141,8 @@ class Session:
 
     def enter(self, contestants: Iterable[Contestant], size: Mapping[str, float], flops: int = 0) -> list[Row]:
         """Add a row of the main job for each contestant, with the reason of those that cannot run here."""
-        result, device = self.result, self.context.device
+        result = self.result
+        device = self.context.device
         result.rows = [Row(one, result.job, size, reason=one.obstacle(device), flops=flops) for one in contestants]
         return result.rows
 

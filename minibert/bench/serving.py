@@ -159,7 +159,8 @@ def prepare(model: str, scratch: Path, settings: Settings) -> Path:
 def load(session: Session) -> None:
     """Start every server, and compare its vectors with those of minibert.embed."""
     embedding.find_texts(session)
-    some, context = session.work[:CHECKED], session.context
+    some = session.work[:CHECKED]
+    context = session.context
     session.context = replace(context, device="cpu")  # the clients'; the servers have their own
     rows = [Row(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity, context.device)]
     session.result.rows = rows

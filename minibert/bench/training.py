@@ -226,7 +226,8 @@ def load(session: Session) -> None:
     Raises ValueError if there are too few sentences for two steps.
     """
     embedding.find_texts(session)
-    result, objective = session.result, session.settings.objective
+    result = session.result
+    objective = session.settings.objective
     session.work = make_examples(objective, session.work, session.tokenizer)
     if len(session.work) <= BATCH:
         raise ValueError(

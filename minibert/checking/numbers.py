@@ -57,7 +57,8 @@ def problem(found: Outputs, expected: Outputs) -> str:
     if found.keys() != expected.keys():
         return f"it returned {described(found)}; expected {described(expected)}"
     for name, right in expected.items():
-        value, where = found[name], f"output {name} " if name else ""
+        value = found[name]
+        where = f"output {name} " if name else ""
         if not isinstance(value, type(right)):
             kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
             wanted = "a torch tensor" if isinstance(right, Tensor) else "a list of texts"
@@ -122,7 +123,8 @@ def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], m
             if value != right:
                 return Place(name, (), value, right, "", math.inf)
             continue
-        a, b = value.detach().double(), right.double()
+        a = value.detach().double()
+        b = right.double()
         wrong = ~((a - b).abs() <= bound[name]) & ~((a == b) | (a.isnan() & b.isnan()))
         if bool(wrong.any()):
             index = tuple(wrong.nonzero()[0].tolist())

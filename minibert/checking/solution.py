@@ -225,7 +225,9 @@ def judged(stage: Stage, cases: Sequence[Case], numbers: Numbers, source: str, b
         return Verdict(stage, WAITS, what=wrong[0].stage.title)
     at = next(number for number, one in enumerate(far) if one > 1.0)
     what = cases[at].what
-    place, largest, allowed = None, math.inf, 0.0
+    place = None
+    largest = math.inf
+    allowed = 0.0
     if why := problem(numbers.found[at], numbers.right[at]):
         what = f"{what}: {why}"
     else:
@@ -295,7 +297,9 @@ def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> l
     names = [stage.function for stage in STAGES]
     if only is not None and only not in names:
         raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")
-    module, source, world = load_module(path), path.read_text("utf-8"), World()
+    module = load_module(path)
+    source = path.read_text("utf-8")
+    world = World()
     needed = called(calls_in(source), only) | {only} if only else set(names)
     found: dict[str, Verdict] = {}
     with torch.random.fork_rng(devices=()):

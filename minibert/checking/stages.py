@@ -278,7 +278,8 @@ def of_attention_backward(world: World) -> list[Case]:
 def of_adamw(world: World) -> list[Case]:
     """The first step, a later one, and gradients as small as the 1e-8."""
     zero = torch.zeros(3, 4)
-    x, gradient = drawn(3, 4), drawn(3, 4, seed=1, scale=1e-3)
+    x = drawn(3, 4)
+    gradient = drawn(3, 4, seed=1, scale=1e-3)
     return [
         Case((x, gradient, zero, zero, 1, 0.01, 0.1), "step 1, small gradients"),
         Case((x, gradient, 0.5 * gradient, gradient**2, 7, 0.01, 0.1), "step 7"),
@@ -288,7 +289,8 @@ def of_adamw(world: World) -> list[Case]:
 
 def of_training(world: World) -> list[Case]:
     """A weight and a bias."""
-    x, target = drawn(8, 4), drawn(8, 2, seed=3)
+    x = drawn(8, 4)
+    target = drawn(8, 2, seed=3)
     parameters = {"weight": drawn(2, 4, seed=1), "bias": drawn(2, seed=2)}
 
     def loss_of(now: dict[str, Tensor]) -> Tensor:

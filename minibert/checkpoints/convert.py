@@ -61,9 +61,11 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     left out, with the reason. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
-    out, folder = user_path(out), locate(name, download=False).folder
+    out = user_path(out)
+    folder = locate(name, download=False).folder
     check_folder(out, overwrite, apart=[name, folder])
-    config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
+    config = Config.from_file(folder / "config.json", model_type)
+    stated = read_json(folder / "config.json")
     done: Figures = {"folder": folder, "out": out, "model_type": config.model_type, "left_out": {}}
     with atomic_folder(out, overwrite) as temporary:
         if any((folder / file).exists() for file in (WEIGHTS_FILE, INDEX_FILE)):

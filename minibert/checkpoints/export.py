@@ -91,7 +91,8 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
 
     shape: texts and tokens; a multiple-choice model gets three choices for each text.
     """
-    texts, tokens = shape[0], min(shape[1], model.config.max_tokens)
+    texts = shape[0]
+    tokens = min(shape[1], model.config.max_tokens)
     size = (texts, 3, tokens) if isinstance(model, MultipleChoice) else (texts, tokens)
     ids = torch.randint(0, model.config.vocab_size, size, generator=torch.Generator().manual_seed(0))
     mask, segments = torch.ones_like(ids), torch.zeros_like(ids)

@@ -94,7 +94,8 @@ def checkpoint_text(figures: Figures) -> str:
     """The figures of one checkpoint as text."""
     config, report = figures["config"], figures["report"]
     manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
-    distinct, E = len(set(config["shared_layers"])), config["embedding_size"]
+    distinct = len(set(config["shared_layers"]))
+    E = config["embedding_size"]
     local = [window for window in config["windows"] if window is not None]
     special = {  # what a relative of BERT has changed
         f"tables {E} wide": config["hidden_size"] != E,
@@ -166,7 +167,8 @@ def known_checkpoints() -> list[Figures]:
             source = hub.locate_locally(checkpoint.name)
             where = {"origin": source and source.origin, "folder": str(source.folder) if source else None}
         except (ValueError, FileNotFoundError) as error:
-            source, where = None, {"origin": f"damaged: {error}", "folder": None}
+            source = None
+            where = {"origin": f"damaged: {error}", "folder": None}
         rows.append(row | where | {"available": source is not None})
     return rows
 

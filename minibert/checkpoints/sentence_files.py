@@ -79,7 +79,8 @@ def pooling_mode(config: dict[str, Any]) -> Any:
 def check_prompt(path: Path) -> None:
     """Raise ValueError for a prompt that is put before every text."""
     values = read_json(path) if path.exists() else {}
-    name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
+    name = values.get("default_prompt_name")
+    prompts = values.get("prompts") or {}
     if not isinstance(name, str | None) or not isinstance(prompts, dict):
         raise refusal(path, "its prompts are not texts by name, with the name of the default")
     if name is not None and (prompt := prompts.get(name)):

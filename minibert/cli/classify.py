@@ -57,7 +57,8 @@ def run(args: Arguments) -> Figures:
         if args.features is None and user_path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)
         raise
-    classifier.task, seconds = task, time.perf_counter() - begin
+    classifier.task = task
+    seconds = time.perf_counter() - begin
     with atomic_folder(args.out, args.overwrite) as folder:
         classifier.save(folder)
     counts = ", ".join(f"{rows.known_labels.count(label):,} {label}" for label in classifier.labels)

@@ -242,7 +242,8 @@ def kept_cuts() -> Iterator[list[Any]]:
     """Within the block, collect warnings of texts that were cut, a TruncationWarning each, and show all others."""
     from minibert.text.tokenized import TruncationWarning
 
-    kept, show = list[Any](), warnings.showwarning
+    kept = list[Any]()
+    show = warnings.showwarning
 
     def keep(message: Warning | str, *more: Any, **named: Any) -> None:
         if isinstance(message, TruncationWarning):

@@ -36,7 +36,8 @@ def run(args: Arguments) -> Figures:
     from minibert.utils.device import choose_device
     from minibert.vectors.embedder import Embedder
 
-    settings, key = read_options(args, ServerSettings), os.environ.get(API_KEY)
+    settings = read_options(args, ServerSettings)
+    key = os.environ.get(API_KEY)
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable() or not key.isascii()):
         raise ValueError(f"{API_KEY} is empty or no plain text; unset it, or give it a key")
     with listen(settings.host, settings.port) as listener:
@@ -45,7 +46,8 @@ def run(args: Arguments) -> Figures:
             note(f"warning: {host} is open to other machines, and {API_KEY} is not set")
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        device, name = choose_device(args.device), settings.name or Path(args.model).name
+        device = choose_device(args.device)
+        name = settings.name or Path(args.model).name
         settings = replace(settings, batch_tokens=settings.batch_tokens or (1024 if device == "cpu" else 16384))
         embedder = Embedder(args.model, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
         server = Server(

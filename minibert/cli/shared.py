@@ -49,8 +49,10 @@ def add_options(
     for one in fields(settings):
         if one.name in skip or "help" not in one.metadata or (only is not None and one.name not in only):
             continue
-        (kind, optional), default = type_of(settings, one.name), defaults.get(one.name, one.default)
-        flag, help = f"--{one.name.replace('_', '-')}", help_of(default, one.metadata)
+        kind, optional = type_of(settings, one.name)
+        default = defaults.get(one.name, one.default)
+        flag = f"--{one.name.replace('_', '-')}"
+        help = help_of(default, one.metadata)
         if kind is bool:
             action: Any = argparse.BooleanOptionalAction if optional else "store_true"
             parser.add_argument(flag, action=action, default=default, help=help)
@@ -84,7 +86,8 @@ def in_options(message: str, options: Collection[str]) -> str:
     """
 
     def option(found: re.Match[str]) -> str:
-        flag, value = "--" + (found["keyword"] or found["name"]).replace("_", "-"), found["value"]
+        flag = "--" + (found["keyword"] or found["name"]).replace("_", "-")
+        value = found["value"]
         off = flag.replace("--", "--no-", 1)
         if value in ("False", "None") and flag in options:
             return off if off in options else f"no {flag}"

@@ -86,7 +86,8 @@ def bench(args: Arguments) -> Figures:
     if settings.plot:
         check_picture(user_path(settings.plot), settings.overwrite)
     benchmark = importlib.import_module(f"minibert.bench.{settings.kind}").BENCHMARK
-    began, results = time.perf_counter(), []
+    began = time.perf_counter()
+    results = []
     print(report.heading(settings), flush=True)
     for model in settings.models:
         results.append(harness.measure(model, settings, benchmark))

@@ -71,7 +71,8 @@ def print_saved(args: Arguments, trained: Any) -> Figures:
 
 
 def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    task, add = TASKS[name], parser.add_argument
+    task = TASKS[name]
+    add = parser.add_argument
     add("data", metavar="DATA", help=task.data_help)
     add("--dev", metavar="FILE", help="data for evaluation after each epoch; the best epoch is kept")
     add_output(parser)
@@ -206,7 +207,8 @@ def vocab(args: Arguments) -> Figures:
     from minibert.utils.outputs import check_folder
 
     check_folder(args.out, args.overwrite, apart=args.corpus)
-    begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
+    begin = time.perf_counter()
+    settings = asdict(read_options(args, VocabularySettings))
     found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
     found.save(args.out, args.overwrite)
     figures: Figures = {

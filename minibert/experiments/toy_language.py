@@ -110,7 +110,8 @@ class Grammar:
     def sentence(self, topic: int, random: np.random.Generator) -> list[str]:
         """Draw the words of a sentence, with its full stop."""
         transitions, emissions = self._sums
-        state, words = self.stop, list[str]()
+        state = self.stop
+        words = list[str]()
         while not words or state != self.stop:
             state = bisect(transitions[state], random.random())
             words.append(self.words[bisect(emissions[topic][state], random.random())])
@@ -172,7 +173,8 @@ def successors() -> dict[str, dict[str, float]]:
 
 def kind_of(state: str) -> str:
     """Return the kind of a state's word, with any number: "noun after plural singular" -> "noun singular"."""
-    kind, number = state.split()[0], state.split()[-1]
+    kind = state.split()[0]
+    number = state.split()[-1]
     return kind if kind in SAME_FOR_ALL else f"{kind} {number}"
 
 

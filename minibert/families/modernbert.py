@@ -38,7 +38,8 @@ def pattern(layers: int, every: int) -> list[str]:
 
 def layer_types(config: Any) -> list[str]:
     """Return the type of each layer. Raises ValueError or TypeError for types that do not fit the layers."""
-    L, types = config.num_hidden_layers, config.extra.get("layer_types")
+    L = config.num_hidden_layers
+    types = config.extra.get("layer_types")
     if types is None:
         every = config.extra.get("global_attn_every_n_layers")
         check_number("global_attn_every_n_layers", every := 3 if every is None else every, int, 1)

@@ -80,9 +80,12 @@ def blocks(columns: Tensor, window: int) -> Iterator[tuple[slice, slice, Tensor]
 
     columns: 0, 1, ..., S - 1, on the device of the mask, (queries,keys). Memory grows with S times the window.
     """
-    half, size, S = window // 2, max(window, 1), len(columns)
+    half = window // 2
+    size = max(window, 1)
+    S = len(columns)
     for begin in range(0, S, size):
-        at, reached = slice(begin, begin + size), slice(max(0, begin - half), begin + size + half)
+        at = slice(begin, begin + size)
+        reached = slice(max(0, begin - half), begin + size + half)
         yield at, reached, (columns[at, None] - columns[reached]).abs() <= half
 
 
@@ -110,10 +113,13 @@ class BatchedAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
         """(T,H,W) or (B,H,W) -> the same."""
         T, H, W = query.shape
-        result, end = self.workspace.buffer("contexts", T, H * W, query.dtype).view(T, H, W), 0
+        result = self.workspace.buffer("contexts", T, H * W, query.dtype).view(T, H, W)
+        end = 0
         for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
-            begin, end = end, end + q.shape[0] * q.shape[1]
-            context, S = result[begin:end].view(q.shape), k.shape[1]
+            begin = end
+            end += q.shape[0] * q.shape[1]
+            context = result[begin:end].view(q.shape)
+            S = k.shape[1]
             if S > MAX_TOKENS:
                 context.copy_(fused(q, k, v))
                 continue
@@ -168,7 +174,8 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
     if len(query) == len(key):
         bounds, longest = packed.bounds, packed.longest
     else:  # one query token for each text
-        bounds, longest = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
+        bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
+        longest = 1
     lengths = bounds, packed.bounds, longest, packed.longest
     if query.dtype == torch.float32:
         efficient = torch.ops.aten._efficient_attention_forward

@@ -82,7 +82,8 @@ class Int8Linear(Linear):
         self.weight_zeros = torch.zeros(len(weight), dtype=torch.int32)
         self.zero_point = quantization.zero_point
         self.zeros = torch.full((weight.shape[1],), float(self.zero_point - MIDDLE))  # (in), for addcmul
-        self.activation, self.workspace = activation, workspace or Workspace()
+        self.activation = activation
+        self.workspace = workspace or Workspace()
 
     def prepare(self, x: Tensor) -> Quantized:
         """(T,in) in bytes, each row with the smallest scale at which its largest and its smallest number fit."""

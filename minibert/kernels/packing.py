@@ -131,7 +131,8 @@ class Packed:
 
     def pad(self, x: Tensor) -> Tensor:
         """(T, ...) -> (B, longest, ...), zeros for padding: fewer kernels than one for each group."""
-        rows, shape = len(self.bounds) - 1, x.shape[1:]
+        rows = len(self.bounds) - 1
+        shape = x.shape[1:]
         return x.new_zeros(rows * self.longest, *shape).index_copy(0, self.cells, x).view(rows, -1, *shape)
 
     @cached_property

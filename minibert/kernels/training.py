@@ -53,7 +53,8 @@ class OneDNNProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """dy (T,out) -> dx, dW, db, as far as they are needed."""
-        (dy,), (x, weight) = gradients, ctx.saved_tensors
+        (dy,) = gradients
+        x, weight = ctx.saved_tensors
         to_x, to_weight, to_bias = ctx.needs_input_grad
         with onednn_allowed():
             dx = dy @ weight if to_x else None

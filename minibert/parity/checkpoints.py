@@ -152,7 +152,8 @@ def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
     In 5.0: multiple choice of XLM-R and CamemBERT, the decoder of their masked language models, and a ModernBERT whose
     config.json lists the types of its layers.
     """
-    config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
+    config = Config.from_file(folder / "config.json")
+    names = dict(theirs.named_parameters())
     windows = [module.local_attention for module in theirs.modules() if hasattr(module, "local_attention")]
     if any((here == (-1, -1)) != (ours is None) for here, ours in zip(windows, config.windows, strict=False)):
         return "with other local layers than its config.json lists"
@@ -230,7 +231,8 @@ def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Inputs
     """
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, tokens + 1, (rows,), generator=generator)
-    lengths[0], lengths[1] = tokens, 1
+    lengths[0] = tokens
+    lengths[1] = 1
     position = torch.arange(tokens)
     mask = (position < lengths[:, None]).long()
     ids = torch.randint(0, config.vocab_size, (rows, tokens), generator=generator)

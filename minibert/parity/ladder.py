@@ -113,7 +113,8 @@ def climb_checkpoint(source: Source) -> Result:
     """A checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
     result = Result(source.name, f"from {source.origin}")
     encoder: Any = load(source.folder)
-    family, pooler = encoder.config.family, encoder.pooler is not None
+    family = encoder.config.family
+    pooler = encoder.pooler is not None
     for head in (None, *family.heads):
         theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
         with tempfile.TemporaryDirectory() as written, checkpoints.quiet():

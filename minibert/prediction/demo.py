@@ -124,8 +124,10 @@ def show_data(reviews: Reviews, labels: list[str]) -> Figures:
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str]) -> Figures:
     """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
-    batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
-    tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
+    batch = tokenizer(EXAMPLE)
+    ids = tokenizer.encode_texts(texts, long="cut").ids
+    tokens = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}
+    S = max(map(len, ids))
     print(beside("tokens, ids", table([tokens["tokens"][:12], tokens["ids"][:12]], left=0)))
     first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
@@ -211,16 +213,24 @@ def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
 
     columns: those of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
     """
-    meaning, folder = MEANING, os.environ.get("MINIBERT_DATA")
+    meaning = MEANING
+    folder = os.environ.get("MINIBERT_DATA")
     cached = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "sst2" / "train.tsv"
     if data is not None:
-        path, origin, why, meaning = user_path(data), str(data), "named with --data", {}
+        path = user_path(data)
+        origin = str(data)
+        why = "named with --data"
+        meaning = {}
     elif folder and (path := user_path(folder) / "sst2" / "train.tsv").is_file():
-        origin, why = f"SST-2, {path}", "MINIBERT_DATA names its folder"
+        origin = f"SST-2, {path}"
+        why = "MINIBERT_DATA names its folder"
     elif not (problem := download(cached)):
-        path, origin, why = cached, f"SST-2, {cached}", "the tutorial's own file"
+        path = cached
+        origin = f"SST-2, {cached}"
+        why = "the tutorial's own file"
     else:
-        path, origin = Path(str(resources.files("minibert") / "data" / "reviews.tsv")), "reviews shipped with minibert"
+        path = Path(str(resources.files("minibert") / "data" / "reviews.tsv"))
+        origin = "reviews shipped with minibert"
         why = f"the tutorial's file, SST-2, was not downloaded: {problem}; another file: --data FILE"
     rows = Classification(**columns).read(path)
     return Reviews(rows.texts, rows.known_labels, origin, why, meaning)

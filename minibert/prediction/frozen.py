@@ -119,7 +119,8 @@ class Classifier:
 
     def details(self) -> dict[str, Any]:
         """Everything but the arrays of the head."""
-        model, recipe = str(self.features.model), self.features.recipe_
+        model = str(self.features.model)
+        recipe = self.features.recipe_
         return {
             "model": str(user_path(model).absolute()) if user_path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
@@ -170,7 +171,9 @@ class Classifier:
         except ValueError as error:
             raise ValueError(f"the classifier in {folder} cannot be used: {error}") from None
         scaler, regression = head = new_head(details["C"])
-        scaler.mean_, scaler.scale_, scaler.var_ = arrays["mean"], arrays["scale"], arrays["scale"] ** 2
+        scaler.mean_ = arrays["mean"]
+        scaler.scale_ = arrays["scale"]
+        scaler.var_ = arrays["scale"] ** 2
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
@@ -209,7 +212,8 @@ def train(
     what TextFeatures raises.
     """
     features = TextFeatures(**recipe)
-    task, candidates = Classification(missing=features.missing), [] if grid is None else as_grid(grid)
+    task = Classification(missing=features.missing)
+    candidates = [] if grid is None else as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
@@ -247,7 +251,8 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Given vectors in float32. Raises ValueError where they are not those of these texts: a sample is recomputed."""
-    narrow, expected = vectors.astype(np.float32), (len(rows), features.n_features_out_)
+    narrow = vectors.astype(np.float32)
+    expected = (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
     if narrow.shape == expected:
         again = features.transform(table_of([rows[row] for row in sample]))
@@ -298,7 +303,8 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details["columns"])
-        labels, width = details["labels"], arrays["mean"].size
+        labels = details["labels"]
+        width = arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
         kinds = {

@@ -138,7 +138,8 @@ class PackedBatch:
         wanted: True for the tokens that are read, (B,S); None: all. keep_padding: treat padding as tokens that no other
         token attends to.
         """
-        real, ids = batch.attention_mask.bool(), batch.input_ids
+        real = batch.attention_mask.bool()
+        ids = batch.input_ids
         B, S = real.shape
         on_cpu = embeddings.token.weight.is_cpu
         index = torch.arange(B * S)  # (T): row · S + column of each token
@@ -194,7 +195,9 @@ def packed_output(model: Head, batch: ExampleBatch) -> Any:
 
 def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict[str, Any]]:
     """What the task head reads of a batch of the CPU, and the labels that belong to it; in the order of the batch."""
-    labels, first, encoder = dict[str, Any](batch.labels), first_tokens(batch), model.encoder
+    labels = dict[str, Any](batch.labels)
+    first = first_tokens(batch)
+    encoder = model.encoder
     read, wanted, places = batch.attention_mask.bool(), None, []  # wanted: None for all tokens
     if "labelled" in model.reads:
         read = labels["labels"] != IGNORED
@@ -266,7 +269,9 @@ def packed_attention(
     p = dropout.p if dropout.training else 0.0
     groups = packed.read_groups if packed.is_last else packed.groups
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
-    queries, keys, values = pad_groups(q, groups), pad_groups(k, packed.groups), pad_groups(v, packed.groups)
+    queries = pad_groups(q, groups)
+    keys = pad_groups(k, packed.groups)
+    values = pad_groups(v, packed.groups)
     contexts = []
     for number, heads in enumerate(zip(queries, keys, values, strict=True)):
         q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
@@ -279,7 +284,8 @@ def packed_attention(
 
 def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, number: int, p: float) -> Tensor:
     """Attention in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same."""
-    mask, window = packed.groups[number].mask, packed.window
+    mask = packed.groups[number].mask
+    window = packed.window
     if window is None or key.shape[2] <= window // 2 + 1:  # every token of these texts is in the window
         return fused_attention(query, key, value, mask, p)
     if packed.is_last and packed.read is not None:
@@ -305,7 +311,8 @@ def local_mask(packed: PackedBatch, number: int, window: int) -> Tensor:
     read_groups = packed.read_groups if packed.is_last else packed.groups
     queries = pad_groups(packed.wanted(columns), read_groups)[number]  # (rows,queries,1)
     near = (queries - pad_groups(columns, packed.groups)[number].transpose(1, 2)).abs()[:, None] <= window // 2
-    real, read = packed.groups[number].mask, read_groups[number].mask
+    real = packed.groups[number].mask
+    read = read_groups[number].mask
     seen = near if real is None else near & real
     return seen if read is None or packed.keeps_padding else seen | ~read.transpose(-1, -2)
 

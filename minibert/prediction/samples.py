@@ -29,7 +29,8 @@ def write_samples(folder: str | os.PathLike[str]) -> dict[str, bool]:
 
     Raises ValueError for a file in place of the folder, OSError if it cannot be written.
     """
-    folder, written = user_path(folder), {}
+    folder = user_path(folder)
+    written = {}
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is not a folder, and the sample files need one; name another (--files)")
     folder.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,8 @@ class Server:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """The queues run while the server does; no request is left when it ends."""
-        settings, executor = self.settings, ThreadPoolExecutor(1, thread_name_prefix="compute")
+        settings = self.settings
+        executor = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.batchers = {
             path: Batcher(
                 self.models[path].compute,
@@ -226,7 +227,9 @@ def reply(body: object) -> Response:
 
 async def refusal(request: Request, error: Any) -> Response:
     """The status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405."""
-    status, param, code = error.status_code, getattr(error, "param", None), getattr(error, "code", None)
+    status = error.status_code
+    param = getattr(error, "param", None)
+    code = getattr(error, "code", None)
     kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
     message = error.detail
     if status == 404 and not isinstance(error, RequestError):

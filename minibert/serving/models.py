@@ -172,7 +172,8 @@ class Vectors(Model):
     shortened to their first `dimensions` numbers, and are then of length 1 again.
     """
 
-    body, kind = EmbeddingsBody, "embedding"
+    body = EmbeddingsBody
+    kind = "embedding"
 
     def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False) -> None:
         self.name, self.embedder, self.truncate = name, embedder, truncate
@@ -195,8 +196,10 @@ class Vectors(Model):
 
         Clients of OpenAI send the ids of tiktoken. Raises RequestError, 422 with the row, for those.
         """
-        template, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
-        most, texts = self.tokenizer.max_length - template.specials(pairs=False), []
+        template = self.tokenizer.template
+        vocab_size = self.embedder.engine.config.vocab_size
+        most = self.tokenizer.max_length - template.specials(pairs=False)
+        texts = []
         for number, ids in enumerate(rows):
             texts.append(ids[len(template.before) : -len(template.after)])
             if template.row(texts[-1]) != ids:
@@ -249,10 +252,12 @@ class ClassifyBody(msgspec.Struct, forbid_unknown_fields=True):
 class FrozenLabels(Model):
     """POST /classify by a folder of `minibert classify train`: long texts are read as they were in training."""
 
-    body, kind = ClassifyBody, "label"
+    body = ClassifyBody
+    kind = "label"
 
     def __init__(self, folder: Path, classifier: Classifier, device: str) -> None:
-        self.name, self.classifier = folder.name, classifier
+        self.name = folder.name
+        self.classifier = classifier
         features = classifier.features
         self.embedder = Embedder(features.model, features.recipe, device)
 
@@ -276,15 +281,18 @@ class TaskLabels(Model):
     Texts to classify are cut as they were in training; passages and texts to tag are read in windows.
     """
 
-    body, kind = ClassifyBody, "label"
+    body = ClassifyBody
+    kind = "label"
 
     def __init__(self, folder: Path, reader: Reader) -> None:
-        self.name, self.reader = folder.name, reader
+        self.name = folder.name
+        self.reader = reader
 
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
         """Items: the data of a row, and its examples. Raises RequestError, 422, for pairs instead of texts or the
         reverse, unless it reads both."""
-        reader, items = self.reader, []
+        reader = self.reader
+        items = []
         check_pairs(rows, reader.pairs)
         for row in rows:
             texts = row if isinstance(row, tuple) else (row,)
@@ -295,7 +303,8 @@ class TaskLabels(Model):
 
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
         """What `minibert.predict` says of each."""
-        reader, found = self.reader, []
+        reader = self.reader
+        found = []
         logits = iter(predict_logits(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
         for data, encoded in items:
             answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
@@ -311,7 +320,8 @@ def check_pairs(rows: list[Any], pairs: bool | None) -> None:
 
 def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
     """A folder of any kind whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
-    reader, folder = open_reader(name, device=device), user_path(name)
+    reader = open_reader(name, device=device)
+    folder = user_path(name)
     if isinstance(reader, Classifier):
         return FrozenLabels(folder, reader, device)
     if (place := reader.task.served_at) != "/classify":
@@ -337,16 +347,19 @@ class FillMaskBody(msgspec.Struct, forbid_unknown_fields=True):
 class Masks(Model):
     """POST /fill-mask: the likeliest tokens at every [MASK]; a text at a time, since each position has V numbers."""
 
-    body, kind = FillMaskBody, "masks"
+    body = FillMaskBody
+    kind = "masks"
 
     def __init__(self, name: str, folder: str | Path, device: str) -> None:
-        self.name, self.tokenizer = name, load_tokenizer(folder)
+        self.name = name
+        self.tokenizer = load_tokenizer(folder)
         self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
 
     def prepare(self, rows: list[str], body: FillMaskBody) -> Prepared:
         """Items: a text, and top_k. Raises RequestError: 400 for a top_k out of range, 422, with the row, for a text
         without a mask or one that is too long."""
-        vocab_size, mask = self.model.config.vocab_size, self.tokenizer.mask_id
+        vocab_size = self.model.config.vocab_size
+        mask = self.tokenizer.mask_id
         if not 1 <= body.top_k <= vocab_size:
             raise RequestError(400, f"top_k must be from 1 to {vocab_size:,}, the size of the vocabulary", "top_k")
         found = encode(self.tokenizer, rows).ids

@@ -130,7 +130,8 @@ def locate_locally(name: str) -> Source | None:
         return Source(name, resolve(Path(name)), "the folder")
     if not name or leads_out(name):
         return None
-    checkpoint, hub_ids = known(name), [name]
+    checkpoint = known(name)
+    hub_ids = [name]
     if checkpoint:  # which was called by its last part before the Hub had owners for all
         hub_ids += [checkpoint.hub_id, checkpoint.name]
     for folder in [weights_folder() / name, weights_folder() / checkpoint.name] if checkpoint else under_owner(name):
@@ -301,7 +302,8 @@ def by_hand(name: str) -> str:
 
 def not_found(name: str) -> str:
     """Return the error message for a checkpoint that was not found, with the nearest names and what is installed."""
-    last, stored = name.rpartition("/")[2], stored_names()
+    last = name.rpartition("/")[2]
+    stored = stored_names()
     here = [path for path in neighbours(name) if os.path.isdir(path)]
     near = "" if known(name) else did_you_mean(name, [*here, *KNOWN, *stored])
     hint = ""

@@ -152,7 +152,8 @@ def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[Bina
 def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
     """The lines with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
     if "\n".encode(encoding) != b"\n":  # of UTF-16, in which this byte is part of other characters too
-        stream, encoding = io.BytesIO(whole_text(stream, name, encoding).encode()), "utf-8"
+        stream = io.BytesIO(whole_text(stream, name, encoding).encode())
+        encoding = "utf-8"
     for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
         if len(line) > ROW_LIMIT:
             raise ValueError(

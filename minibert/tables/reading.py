@@ -133,7 +133,8 @@ class Table:
         drop = self.settings.missing == "drop"
         unnamed: ValueError | None = None
         for place, found in self.records():
-            rows, self.place = rows + 1, place
+            rows += 1
+            self.place = place
             record = {"text": found} if isinstance(found, str) else found
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")

@@ -28,7 +28,8 @@ Rows = Sequence[Mapping[str, Any]]
 @contextmanager
 def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows to a table. Raises ValueError for a row with a column that the first row lacks."""
-    format, rows = path.suffix.lower(), list[Mapping[str, Any]]()
+    format = path.suffix.lower()
+    rows = list[Mapping[str, Any]]()
     with atomic_write(path) as temporary:
         if format == ".parquet":
             yield rows.extend

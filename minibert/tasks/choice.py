@@ -59,7 +59,8 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
     """The question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
     try:
         record = of_swag(parse_json(record) if isinstance(record, str) else record)
-        choices, label = record["choices"], record["label"] if labelled else None
+        choices = record["choices"]
+        label = record["label"] if labelled else None
         if isinstance(label, str) and choices.count(label) == 1:
             label = choices.index(label)
         choices = tuple(choices) if isinstance(choices, list) else choices
@@ -145,14 +146,16 @@ class Choice(ChoiceSettings, Task):
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
-            first, choices = next(firsts).ids, [next(seconds).ids for _ in question.choices]
+            first = next(firsts).ids
+            choices = [next(seconds).ids for _ in question.choices]
             for choice in choices:
                 n, m = shares(len(first), len(choice), room)
                 left = left or n < len(first)
                 ids = template.row(first[len(first) - n :], tokenizer.cut(choice, m))
                 examples.append(Example(ids, template.segments(n, m), known))
             tokens = len(first) + max(map(len, choices))
-            cut, longest = cut + (tokens > room), max(longest, tokens + max_length - room)
+            cut += tokens > room
+            longest = max(longest, tokens + max_length - room)
         warning = TruncationWarning(cut, len(data), max_length, longest, what="questions with a choice", left=left)
         return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
 
@@ -178,7 +181,8 @@ class Choice(ChoiceSettings, Task):
     def measure(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]) -> Measure:
         """Accuracy with its standard error, beside chance."""
         self.labels_of(data)
-        rows, choices = len(data), len(data[0].choices)
+        rows = len(data)
+        choices = len(data[0].choices)
         accuracy = sum(one["number"] == question.label for one, question in zip(answers, data, strict=True)) / rows
         figures = {
             "accuracy": accuracy,

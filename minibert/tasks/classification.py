@@ -104,7 +104,8 @@ class Classification(ClassificationSettings, Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         places, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        kind, cells = self.label_type, with_points(cells, places) if self.regression else cells
+        kind = self.label_type
+        cells = with_points(cells, places) if self.regression else cells
         if isinstance(kind, SingleLabel) and any(isinstance(cell, list) for cell in cells):
             kind = MultiLabel(SEPARATOR)
         given: list[Any] = list(map(kind.parse, cells, places))
@@ -140,7 +141,8 @@ class Classification(ClassificationSettings, Task):
 
         missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
-        kind, several = self.label_type, self.separator is not None
+        kind = self.label_type
+        several = self.separator is not None
         if several and hasattr(labels, "toarray"):  # of a sparse matrix
             labels = labels.toarray()
         if self.missing == "drop":
@@ -189,7 +191,8 @@ class Classification(ClassificationSettings, Task):
         """An example for each row; a pair that is too long is truncated longest text first."""
         targets: list[dict[str, Any]] = [{}] * len(data)
         if data.labels is not None:
-            numbers, target = {name: number for number, name in enumerate(labels)}, self.label_type.target
+            numbers = {name: number for number, name in enumerate(labels)}
+            target = self.label_type.target
             targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
         tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
         second, stats = tokens.second or map(len, tokens.ids), tokens.stats  # second: first token of the second text
@@ -198,7 +201,8 @@ class Classification(ClassificationSettings, Task):
             for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
         ]
         tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
-        at_least, left = stats.uncounted > 0, tokenizer.cuts_left
+        at_least = stats.uncounted > 0
+        left = tokenizer.cuts_left
         cut = TruncationWarning(stats.truncated, len(data), max_length, stats.longest, at_least, left=left)
         return Encoded(examples, cut=cut if stats.truncated else None)
 

@@ -29,7 +29,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of one sentence, from the tags of its words in their standard form."""
     found: list[Entity] = []
     first = 0
-    before, type_before = OUTSIDE, ""
+    before = OUTSIDE
+    type_before = ""
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, type = prefix_and_type(tag)
         if prefix not in ("I", "E") or before not in ("B", "I") or type != type_before:  # it does not continue

@@ -112,7 +112,8 @@ class SingleLabel:
         """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
         predicted = [one["label"] for one in found]
         evaluation = metrics.evaluate(true, predicted, labels)
-        [(usual, rows)], accuracy = Counter(true).most_common(1), evaluation.accuracy
+        [(usual, rows)] = Counter(true).most_common(1)
+        accuracy = evaluation.accuracy
         figures = asdict(evaluation) | {"majority": rows / len(true), "degenerate": accuracy == rows / len(true)}
         lines = [
             metrics.accuracy_text(accuracy, len(true), f"majority class {usual!r} {rows / len(true):.3f}"),
@@ -120,7 +121,8 @@ class SingleLabel:
             beside("confusion", metrics.confusion_table(evaluation, labels)),
         ]
         if len(labels) == 2:
-            matthews, f1 = float(matthews_corrcoef(true, predicted)), evaluation.classes[labels[1]].f1
+            matthews = float(matthews_corrcoef(true, predicted))
+            f1 = evaluation.classes[labels[1]].f1
             figures |= {"matthews": matthews, "f1": f1, "positive": labels[1]}
             lines.append(block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}"))
         return Measure(figures, self.main, "\n".join(lines))
@@ -212,7 +214,8 @@ class MultiLabel:
 
     def measure(self, found: Sequence[Prediction], true: Sequence[Names], labels: Sequence[str]) -> Measure:
         """F1 over all labels, its mean over the labels, exact matches and scores by label."""
-        true_sets, predicted = [set(row) for row in true], [set(one["labels"]) for one in found]
+        true_sets = [set(row) for row in true]
+        predicted = [set(one["labels"]) for one in found]
         metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
         overall, classes = metrics.class_scores(true_sets, predicted, labels)
         exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)

@@ -91,7 +91,8 @@ def guesses_in(
 
     Raises ValueError, with the place of the text, where a mask, or each, is not in them.
     """
-    mask, places = mask_token(tokenizer), [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    mask = mask_token(tokenizer)
+    places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
         raise ValueError(
             f"{where} has {text.count(mask)} {mask}, {len(places)} of them in the {len(ids)} tokens that are read; "
@@ -124,7 +125,9 @@ def fill_text(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:
     With Ġ or ▁ in its tokens, a tokenizer has the spaces of transformers (FillMaskPipeline): the token brings its own,
     the mask takes those before it along, and a sign that was read as the begin of a word is set apart.
     """
-    encoding, continues, mark = next(tokenizer.encode_each([text])), tokenizer.continues, tokenizer.mark
+    encoding = next(tokenizer.encode_each([text]))
+    continues = tokenizer.continues
+    mark = tokenizer.mark
     places = [place for place, id in enumerate(encoding.ids) if id == tokenizer.mask_id]
     whole, end = "", 0
     for place, id in zip(places, ids, strict=True):
@@ -137,7 +140,8 @@ def fill_text(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:
         if mark and token.startswith(mark) and (whole or mark == "Ġ"):
             whole += " "
         whole += tokenizer.token_text(id).removeprefix(mark or "##")
-        following, sign = "".join(encoding.tokens[place + 1 : place + 2]), text[stop : stop + 1]
+        following = "".join(encoding.tokens[place + 1 : place + 2])
+        sign = text[stop : stop + 1]
         if mark and following.startswith(mark) and not sign.isspace() and not tokenizer.joins(sign):
             whole += " "
         end = stop
@@ -149,7 +153,8 @@ def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Itera
 
     Warns once of texts that were cut. Raises what fill_mask raises.
     """
-    tokens, top_k = tokenizer.encode_texts(texts), min(5, model.config.vocab_size)
+    tokens = tokenizer.encode_texts(texts)
+    top_k = min(5, model.config.vocab_size)
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     for row, (text, ids) in enumerate(zip(texts, tokens.ids, strict=True)):
         found, best = guesses_in(text, ids, model, tokenizer, top_k, f"row {row}")
@@ -220,7 +225,8 @@ class MaskedText(MaskedTextSettings, Task):
         tokens = unknown = 0
         for document in progress_bar(data.documents, "encoding", unit="document"):
             for row in rows_of(document, tokenizer, max_length):
-                tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
+                tokens += len(row)
+                unknown += row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
         if not tokens:
             raise ValueError(f"{data.name} has no tokens: it is empty, or its characters are invisible")

@@ -209,7 +209,8 @@ def answers_in(row: Mapping[str, Any]) -> list[Any]:
     else:
         found = {"text": row[column], "answer_start": next((row[name] for name in STARTS if name in row), None)}
     if isinstance(found, Mapping):
-        texts, starts = found["text"], found.get("answer_start")
+        texts = found["text"]
+        starts = found.get("answer_start")
         texts = texts if isinstance(texts, list) else [texts]
         starts = starts if isinstance(starts, list) else [starts] * len(texts)
         found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]

@@ -62,7 +62,8 @@ class Scorer:
         long: str = "error",
         **recipe: Any,
     ) -> None:
-        self.recipe, self.masked = Recipe("cls", long=long, **recipe), masked
+        self.recipe = Recipe("cls", long=long, **recipe)
+        self.masked = masked
         if self.recipe.precision == "int8" or long == "windows":
             raise ValueError("precision 'int8' and long 'windows' are for vectors; scores have neither")
         loaded: Any = model

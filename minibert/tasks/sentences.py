@@ -174,7 +174,8 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     check_lines(words, width, layout, file.name)
     layout, ranges = without_numbers(words, width, layout, file.name)
     sentences: list[list[tuple[str, str]]] = [[]]
-    before, taken = "", {row.number for row in words} - ranges
+    before = ""
+    taken = {row.number for row in words} - ranges
     for line in lines:
         number = line.cells[layout.sentence] if layout.sentence is not None and line.number in taken else ""
         if not line.cells or (number and number != before):
@@ -217,7 +218,8 @@ def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
 
 def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
     """The columns, as they were chosen or named in a header. Raises ValueError for a column that is not there."""
-    names, last = [cell.lower() for cell in first], len(first) - 1
+    names = [cell.lower() for cell in first]
+    last = len(first) - 1
     found = [next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)]
     word, tag, sentence = found
     header = word >= 0 and tag >= 0 and all(row[tag] != first[tag] for row in others)  # a tag may be called ner
@@ -225,7 +227,8 @@ def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSet
     if how.columns is not None:
         word, tag = (place_of(column, first, name) for column in how.columns)
     elif not header:
-        word, tag = 0, last
+        word = 0
+        tag = last
     return Layout(word, tag, sentence if header and sentence >= 0 else None, header, how.columns is not None)
 
 

@@ -142,10 +142,13 @@ class Tagging(TaggingSettings, Task):
                 row_ids = tokenizer.template.row(ids[window.start : window.stop])
                 own = {"labels": known[start : start + len(row_ids)]} if data.tags else {}
                 examples.append(Example(row_ids, [0] * len(row_ids), own))
-            split, longest = split + (len(ids) + 2 > max_length), max(longest, len(ids) + 2)
-            tokens, unknown = tokens + len(ids), unknown + ids.count(tokenizer.unk_id)
+            split += len(ids) + 2 > max_length
+            longest = max(longest, len(ids) + 2)
+            tokens += len(ids)
+            unknown += ids.count(tokenizer.unk_id)
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
-        words, lost = sum(map(len, back)), sum(row.count(None) for row in back)
+        words = sum(map(len, back))
+        lost = sum(row.count(None) for row in back)
         counts = [
             (lost, f"of {words:,} words have no token and count as {OUTSIDE}: they are invisible, such as U+200B"),
             (
@@ -165,11 +168,13 @@ class Tagging(TaggingSettings, Task):
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
     ) -> list[Prediction]:
         """The best tag of each word at its first token, its probability, and the entities; O for one without tokens."""
-        remaining, standard = iter(logits), standard_tags([OUTSIDE, *labels])
+        remaining = iter(logits)
+        standard = standard_tags([OUTSIDE, *labels])
         answers = []
         for places in encoded.back:
             last = max((place for place in places if place is not None), default=-1)
-            windows, read = list[Any](), 0
+            windows = list[Any]()
+            read = 0
             while read <= last:  # a word is read in each window, so the last one has this position
                 windows.append(softmax(next(remaining).astype(np.float64), axis=-1))  # (tokens,K)
                 read += len(windows[-1])
@@ -214,7 +219,8 @@ class Tagging(TaggingSettings, Task):
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
             for label, first, last in one["entities"]:
-                start, end = places[first][0], places[last - 1][1]
+                start = places[first][0]
+                end = places[last - 1][1]
                 score = float(np.mean(one["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
@@ -256,7 +262,9 @@ def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, in
 
 def is_separate(text: str, place: int) -> bool:
     """Whether a character is a word of its own: punctuation, and Chinese, which has no spaces."""
-    mark, before, after = text[place], text[max(place - 1, 0) : place], text[place + 1 : place + 2]
+    mark = text[place]
+    before = text[max(place - 1, 0) : place]
+    after = text[place + 1 : place + 2]
     if unicodedata.category(mark)[0] not in "PS":
         return any(first <= ord(mark) <= last for first, last in CHINESE)
     inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())

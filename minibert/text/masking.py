@@ -85,7 +85,8 @@ class Masking:
         A group may begin with a special token, which is never chosen.
         """
         continues = self.continues[ids]
-        place, row = 0, ids.tolist() if self.phrases else []
+        place = 0
+        row = ids.tolist() if self.phrases else []
         while place < len(row):
             found = next((p for p in self.phrases.get(row[place], ()) if tuple(row[place : place + len(p)]) == p), (0,))
             continues[place + 1 : place + len(found)] = True

@@ -80,7 +80,8 @@ def read_template(
     """
     texts = sep[0], cls[0]  # every vocabulary has tokens for these; in this order no template can hide in them
     with guarded(source):
-        alone, pair = backend.encode(sep[0]), backend.encode(*texts)
+        alone = backend.encode(sep[0])
+        pair = backend.encode(*texts)
         a, b = (backend.encode(text, add_special_tokens=False).ids for text in texts)
     if pair.ids == [*a, *b]:
         doubled = cls[0] == "<s>"

@@ -88,10 +88,12 @@ class Tokenizer(TransformersNames):
             raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
         # A saved tokenizer.json may cut and pad by itself; here both are done, and reported, by this class.
         self._definition = {"added_tokens": []} | dict(definition) | {"truncation": None, "padding": None}
-        self._settings, self._source = with_side(settings or {}, definition), source
+        self._settings = with_side(settings or {}, definition)
+        self._source = source
         self.cuts_left = self._settings.get("truncation_side") == "left"  # long texts keep their ends
         self.special_tokens_in_text = special_tokens_in_text
-        literal, split = special_tokens_in_text == "literal", bool(self._settings.get("split_special_tokens"))
+        literal = special_tokens_in_text == "literal"
+        split = bool(self._settings.get("split_special_tokens"))
         self._build = partial(build, literal=literal, split=split, source=source)
         self._backend = self._build(self._definition)
         # What tokens that begin a word begin with, a space; "" for WordPiece, where ## marks the others.
@@ -146,7 +148,8 @@ class Tokenizer(TransformersNames):
         partners = repeat(None) if second is None else self.encode_each(second)
         rows, lengths = [], []
         for a, b in zip(self.encode_each(first), partners, strict=False):  # repeat has no end
-            n, m = len(a), 0 if b is None else len(b)
+            n = len(a)
+            m = 0 if b is None else len(b)
             lengths.append((n + m, True))
             rows.append(self._row(a, b, *shares(n, m, max_length - specials)))
         ids = [row["input_ids"] for row in rows]

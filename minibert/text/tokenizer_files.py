@@ -55,7 +55,8 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     settings: of tokenizer_config.json, with a tokenizer_class. An explicit lowercase overrides them, and they override
     tokenizer.json. Raises ValueError, with the folder, for files that are damaged or of an unknown class.
     """
-    source, old = str(folder), not (folder / "tokenizer.json").exists()
+    source = str(folder)
+    old = not (folder / "tokenizer.json").exists()
     name = class_of(settings["tokenizer_class"], source)
     if not old:
         definition = read_json(folder / "tokenizer.json")

@@ -66,7 +66,8 @@ class Unigram(Subwords):
             for end in range(start + 1, min(start + self.longest, len(word)) + 1):
                 score = self.scores.get(word[start:end], self.unknown_score if end == start + 1 else -math.inf)
                 if best[start] + score > best[end]:  # of equal scores the one whose last piece begins first
-                    best[end], begin[end] = best[start] + score, start
+                    best[end] = best[start] + score
+                    begin[end] = start
         cuts = [len(word)]  # from the end to the beginning
         while cuts[-1]:
             cuts.append(begin[cuts[-1]])

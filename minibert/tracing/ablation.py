@@ -42,7 +42,9 @@ def ablate(
     encoder = model.encoder if isinstance(model, MaskedLM) else model
     ids = torch.tensor([journey.ids])
     batch = Inputs(ids, torch.ones_like(ids), torch.tensor([journey.segments]))
-    S, L, H = len(journey.tokens), len(journey.layers), journey.config.num_attention_heads
+    S = len(journey.tokens)
+    L = len(journey.layers)
+    H = journey.config.num_attention_heads
     places = [place for place, word in enumerate(journey.word_ids) if word is not None][: MOST // S]
     effect = effect_on(journey, classifier)
     with inference(model):

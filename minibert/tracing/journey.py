@@ -172,7 +172,9 @@ class Journey:
     @property
     def word_names(self) -> list[str]:
         """The characters of each word of `words`, or its token if it has none."""
-        texts, words, names = (self.text, self.text_b or ""), self.words, []
+        texts = (self.text, self.text_b or "")
+        words = self.words
+        names = []
         for number in range(words[-1] + 1):
             first = words.index(number)
             last = first + words.count(number) - 1
@@ -185,7 +187,8 @@ class Journey:
 
         Raises ValueError for a layer or head that the model does not have.
         """
-        L, H = len(self.layers), self.config.num_attention_heads
+        L = len(self.layers)
+        H = self.config.num_attention_heads
         if not -L <= layer < L or (head not in ("mean", "rollout") and str(head) not in map(str, range(H))):
             raise ValueError(
                 f"layer is {layer} and head is {head}; there are layers 0 to {L - 1}, -1 for the last, and heads 0 to "
@@ -259,7 +262,8 @@ def decide(
         return decide_by_head(classifier, states, pooled)
     recipe = classifier.features.recipe
     layers, width = recipe.fit_to(config, has_pooler=pooled is not None)
-    scaler, regression = classifier.head[0], classifier.head[-1]
+    scaler = classifier.head[0]
+    regression = classifier.head[-1]
     if width != scaler.n_features_in_:
         raise ValueError(
             f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "

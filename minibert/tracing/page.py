@@ -40,7 +40,8 @@ from minibert.tracing.journey import Decision, Journey, Units, quadrants, rollou
 from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
-FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent
+FOLDER = Path(__file__).parent
+PACKAGE = Path(minibert.__file__).parent
 SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address", "page")  # .js, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
@@ -233,7 +234,8 @@ def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequenc
 
     Raises ValueError for a layer or head that the model does not have.
     """
-    L, H = len(journey.layers), journey.config.num_attention_heads
+    L = len(journey.layers)
+    H = journey.config.num_attention_heads
     for name, numbers, count in (("layers", layers, L), ("heads", heads, H)):
         if numbers is not None and not (numbers and set(numbers) <= set(range(count))):
             raise ValueError(f"{name} are {list(numbers)}; name at least one of the model's {name}, 0 to {count - 1}")
@@ -253,7 +255,8 @@ def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequenc
 
 def size(journey: Journey, layers: int, heads: int) -> float:
     """Bytes of packed numbers for so many layers and heads."""
-    S, D = len(journey.tokens), journey.config.hidden_size
+    S = len(journey.tokens)
+    D = journey.config.hidden_size
     vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
     pairs = 2 * layers * heads * min(S, PAIR_TOKENS) * D // journey.config.num_attention_heads
     return (vectors + pairs + layers * (heads + 2) * S * S) * 2 * 4 / 3  # two bytes each, in base64
@@ -296,7 +299,9 @@ def rounded(values: Tensor) -> Any:
 
 def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
     """Everything that the script of the page draws; each name is explained at the top of numbers.js."""
-    config, S, decision = journey.config, len(journey.tokens), journey.decision
+    config = journey.config
+    S = len(journey.tokens)
+    decision = journey.decision
     kept = vectors(journey, choice)
     return {
         "S": S,
@@ -354,7 +359,8 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
 
 def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
     """The queries and keys of one layer; if keys are left out, also the logarithm of what softmax divides by."""
-    stages, H = journey.layers[layer], journey.config.num_attention_heads
+    stages = journey.layers[layer]
+    H = journey.config.num_attention_heads
     found: dict[str, Any] = {"log_sums": None}
     for name, stage in (("queries", "query"), ("keys", "key")):
         split = stages[stage][:PAIR_TOKENS].chunk(H, dim=-1)  # (P,D) -> H of (P,W)
@@ -385,7 +391,8 @@ def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
     """How much each half of a layer turns each vector: the cosine of before and after, (S)."""
     found = {}
     for layer in choice.layers:
-        before, after = journey.hidden_states[layer].double(), journey.hidden_states[layer + 1].double()
+        before = journey.hidden_states[layer].double()
+        after = journey.hidden_states[layer + 1].double()
         middle = journey.layers[layer]["attention norm"].double()
         found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, middle, dim=-1))
         found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(middle, after, dim=-1))

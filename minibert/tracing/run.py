@@ -188,7 +188,8 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     else:
         name = args.model or (str(classifier.features.model) if classifier else default_model)
         most = classifier.features.recipe.max_length if classifier else None
-        encoder, tokenizer = model_for(name), load_tokenizer(name, max_length=most)
+        encoder = model_for(name)
+        tokenizer = load_tokenizer(name, max_length=most)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation

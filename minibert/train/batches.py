@@ -126,7 +126,9 @@ class NextSentence(Pairing):
         self, packing: Packing, documents: Sequence[Document], number: int, span: range, target: int, random: Random
     ) -> tuple[Example | None, int]:
         """Return the row; the sentences that a random second text replaced are used in the next one."""
-        document, first, after = documents[number], span.start, span.stop
+        document = documents[number]
+        first = span.start
+        after = span.stop
         if len(documents) == 1 and after - first == 1:
             return None, after
         cut = first + 1 if after - first == 1 else random.randint(first + 1, after - 1)
@@ -149,16 +151,19 @@ class SentenceOrder(Pairing):
         self, packing: Packing, documents: Sequence[Document], number: int, span: range, target: int, random: Random
     ) -> tuple[Example | None, int]:
         """Return the row; a single sentence is cut in two."""
-        document, after = documents[number], span.stop
+        document = documents[number]
+        after = span.stop
         if list(map(len, document[after : after + 2])) == [1]:
             after += 1  # a last sentence of one token has no room for two texts
         sentences = document[span.start : after]
         if len(sentences) > 1:
             cut = random.randint(1, len(sentences) - 1)
-            a, b = joined(sentences[:cut]), joined(sentences[cut:])
+            a = joined(sentences[:cut])
+            b = joined(sentences[cut:])
         elif len(sentences[0]) > 1:
             cut = random.randint(1, len(sentences[0]) - 1)
-            a, b = sentences[0][:cut], sentences[0][cut:]
+            a = sentences[0][:cut]
+            b = sentences[0][cut:]
         else:
             return None, after
         swapped = random.random() < 0.5
@@ -191,7 +196,9 @@ class Packing:
 
     def document_rows(self, documents: Sequence[Document], number: int, random: Random) -> Iterator[Example]:
         """The rows of one of the documents."""
-        document, first, most = documents[number], 0, self.text_length
+        document = documents[number]
+        first = 0
+        most = self.text_length
         if self.pairing is None:
             document = [[id] for id in joined(document)]  # a single text may end anywhere, and no token is lost
         while first < len(document):
@@ -266,7 +273,8 @@ class Stream:
         counts = read_journal(self.journal) if self.journal is not None and self.journal.exists() else []
         window = before = 0
         while window < len(counts) and before + counts[window] <= first:
-            before, window = before + counts[window], window + 1
+            before = before + counts[window]
+            window = window + 1
         for number, rows in enumerate(map_ahead(self.window_rows, itertools.count(window)), start=window):
             if number == len(counts):
                 counts.append(len(rows))

@@ -62,7 +62,8 @@ class Checkpointer:
         context: DistributedContext = SINGLE_PROCESS,
     ) -> None:
         self.folder, self.config, self.restart, self.context = folder, config, restart, context
-        self.writer, self.saved = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint"), time.monotonic()
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint")
+        self.saved = time.monotonic()
         self.writing: Future[Any] = self.writer.submit(int)  # nothing
         self.history = History(folder)
 
@@ -73,7 +74,8 @@ class Checkpointer:
     def open(self) -> None:
         """Lock the folder, and compare or write its config. Raises ValueError, and touches nothing, if it is no run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock, config = self.folder / LOCK, config_of(self.folder)
+        lock = self.folder / LOCK
+        config = config_of(self.folder)
         others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
         if others and config is None:
             raise ValueError(
@@ -103,7 +105,8 @@ class Checkpointer:
 
     def compare_config(self) -> None:
         """Raise ValueError for a run with another config; write the config of a new run, or of one without a state."""
-        before, now = config_of(self.folder), json.loads(json.dumps(self.config))
+        before = config_of(self.folder)
+        now = json.loads(json.dumps(self.config))
         is_new = self.restart or before is None or not steps_kept(self.folder)
         for path in run_files(self.folder) if before is not None else []:
             if is_new or path.name != final_name(path):  # half written by a killed run
@@ -169,7 +172,8 @@ class Checkpointer:
 
     def restore(self, tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Restore one state. Raises KeyError, before anything changes, if a tensor is missing."""
-        weights, state = dict[nn.Parameter, Tensor](), dict[Any, dict[str, Tensor]]()
+        weights = dict[nn.Parameter, Tensor]()
+        state = dict[Any, dict[str, Tensor]]()
         for name, parameter in trained(model):
             weights[parameter] = tensors[f"weight {name}"]
             if f"step {name}" in tensors:
@@ -257,7 +261,9 @@ class History:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.paths, self.size, self.crc = (folder / HISTORY, folder / HISTORY_COPY), 0, 0
+        self.paths = (folder / HISTORY, folder / HISTORY_COPY)
+        self.size = 0
+        self.crc = 0
         self.counts: dict[str, int] = {}  # of the values that are in the file
 
     def read(self, state: dict[str, Any]) -> Progress:

@@ -198,7 +198,8 @@ class Distillation(MaskedLanguageModel):
         """
         labels = batch.labels["labels"][batch.attention_mask != 0]  # (B,S) -> (T)
         at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
-        count, (labels, at) = max(1, len(at)), move((labels, at), student.device)
+        count = max(1, len(at))
+        labels, at = move((labels, at), student.device)
         ours = self.states(student, batch)  # (T,D)
         with torch.no_grad():  # not inference mode, whose tensors a backward pass may not keep
             theirs = self.states(self.teacher, batch)  # (T,D)
@@ -309,7 +310,8 @@ class DistillClassifierRun(FinetuneRun):
     def new_model(self) -> Head:
         """The student before training, with a fresh classifier."""
         student = new_student(self.teacher, self.settings.take or ())
-        names, kind = dict(enumerate(self.labels)), self.task.problem_type
+        names = dict(enumerate(self.labels))
+        kind = self.task.problem_type
         student.config = replace(student.config, id2label=names, problem_type=kind)
         return freeze(student, self.settings.freeze)
 
@@ -383,5 +385,6 @@ def distill_run(
     task = Classification() if task == "classify" else task
     if not isinstance(task, Classification):
         raise ValueError(f"task is {task!r}; choose language or classify")
-    learned, held_out = as_data(task, data), None if dev is None else as_data(task, dev)
+    learned = as_data(task, data)
+    held_out = None if dev is None else as_data(task, dev)
     return DistillClassifierRun.of(task, learned, held_out, DistillClassifierSettings(model=name, **settings))

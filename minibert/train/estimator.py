@@ -176,7 +176,8 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             run = replace(run, weights=of_texts if run.weights is None else of_texts * run.weights)
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run.train(Path(folder))
-        self.model_, self.tokenizer_ = trained.model.to("cpu"), run.tokenizer
+        self.model_ = trained.model.to("cpu")
+        self.tokenizer_ = run.tokenizer
         self.loss_curve_, self.notes_ = trained.figures["curve"], trained.figures["notes"]
         self.classes_ = np.arange(len(run.labels)) if several else np.unique(np.asarray(y))
         return self

@@ -138,7 +138,8 @@ class FinetuneRun(Run):
 
     def batches(self, folder: Path | None = None) -> Batches:
         """The training data in batches."""
-        settings, context = self.settings, distributed.context()
+        settings = self.settings
+        context = distributed.context()
         return Batches(
             self.encoded.examples,
             settings.batch_size,
@@ -152,7 +153,8 @@ class FinetuneRun(Run):
 
     def goal(self, model: Head) -> Goal:
         """Return the task's loss and its score on dev; constant states of a frozen encoder are computed here, once."""
-        output_of, states = packed_output if self.settings.step == "packed" else readable_output, None
+        output_of = packed_output if self.settings.step == "packed" else readable_output
+        states = None
         if self.settings.freeze == "encoder" and self.settings.step == "packed":
             if can_be_kept(model, self.encoded):
                 output_of = States.of(model, self.encoded, self.settings.precision).output

@@ -103,7 +103,8 @@ def finite(loss: float, parts: Sequence[ExampleBatch], step: int) -> float:
 
 def readable_output(model: Head, batch: ExampleBatch) -> Any:
     """The output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
-    shape, batch = (-1, batch.choices) if batch.choices else (-1,), move(batch, model.device)
+    shape = (-1, batch.choices) if batch.choices else (-1,)
+    batch = move(batch, model.device)
     ids, mask, segments = (
         x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)

@@ -68,7 +68,8 @@ class MaskedLanguageModel(Loss):
             encoded, labels = packed_states(model, batch)
             out: Any = model.read(encoded)
         else:
-            out, labels = readable_output(model, replace(batch, labels={})), move(batch.labels, model.device)
+            out = readable_output(model, replace(batch, labels={}))
+            labels = move(batch.labels, model.device)
         if self.pairing is None:
             return {"masked-lm": (out.logits, labels["labels"])}
         pairs = out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
@@ -96,7 +97,8 @@ class MaskedLanguageModel(Loss):
         found = {"perplexity": math.exp(min(700.0, loss / count)), "masked_lm_loss": loss / count}
         found |= {"masked_accuracy": correct / count, "masked_tokens": int(count)}
         for name, total in sums.items():
-            key, (count, loss, correct) = name.replace("-", "_"), total.tolist()
+            key = name.replace("-", "_")
+            count, loss, correct = total.tolist()
             found |= {f"{key}_loss": loss / count, f"{key}_accuracy": correct / count}
         return found
 
@@ -184,7 +186,8 @@ class ReplacedTokens(MaskedLanguageModel):
 
     def detect(self, model: Electra, batch: ExampleBatch, sampled: Tensor) -> tuple[Tensor, Tensor]:
         """The discriminator's logits of all tokens, (T), and whether each was replaced, (T)."""
-        encoder, real = model.discriminator.encoder, batch.attention_mask.bool()
+        encoder = model.discriminator.encoder
+        real = batch.attention_mask.bool()
         ids, labels = batch.input_ids[real], batch.labels["labels"][real]  # (T)
         chosen = labels != IGNORED
         parts = PackedBatch.of(encoder.embeddings, batch), ids, torch.where(chosen, labels, ids), chosen.nonzero()[:, 0]

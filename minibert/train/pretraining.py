@@ -93,7 +93,8 @@ class PretrainRun(Run):
             raise ValueError(f"{rest.path} gives no row of held-out text; name another file: dev=")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
-        settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)
+        settings = resolve_precision(settings, epochs=1)
+        learned = learned.for_ranks(distributed.context().size)
         return cls(
             settings, tokenizer, objective, config, source, learned, packing, masking, phrases, stats, losses, held_out
         )
@@ -146,7 +147,8 @@ class PretrainRun(Run):
 
     def batches(self, folder: Path) -> Stream:
         """The batches of the corpus; their journal is in the folder."""
-        settings, context = self.settings, distributed.context()
+        settings = self.settings
+        context = distributed.context()
         journal = folder / ("windows.txt" if context.size == 1 else f"windows-{context.rank}.txt")
         return Stream(
             self.corpus,

@@ -161,7 +161,9 @@ class Run(ABC):
         verbose: print each evaluation. Raises what Checkpointer and loop.train raise, and after Ctrl-C or SIGTERM
         KeyboardInterrupt, once the step is done and saved; may warn DegenerateWarning.
         """
-        settings, begin, context = self.settings, time.perf_counter(), distributed.context()
+        settings = self.settings
+        begin = time.perf_counter()
+        context = distributed.context()
         device = context.start(settings.device)
         random_numbers = seeded(settings.seed, torch.device(device))
         config = self.config  # once: it hashes the data and the weights
@@ -310,18 +312,21 @@ WINDOW = 0.1  # fraction of the steps, up to each, over which the thick line ave
 
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
-    plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
+    plt = pyplot()
+    panels = 2 if any(run["epochs"] for run in runs) else 1
     figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
     axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
     for run in runs:
         curve = run["curve"]
         every = -(-run["steps"] // len(curve))  # of a long run each value is a mean; see `thinned`
-        steps, recent = every * np.arange(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
+        steps = every * np.arange(1, len(curve) + 1)
+        recent = max(1, round(WINDOW * len(curve)))
         axes[0, 0].plot(steps, curve, color=LOSS, alpha=0.2, linewidth=0.7)
         mean = np.convolve(curve, np.full(recent, 1 / recent), "valid")
         axes[0, 0].plot(steps[recent - 1 :], mean, color=LOSS, linewidth=1.6)
         if panels == 2:
-            scores, best = [epoch[main] for epoch in run["epochs"]], run["best_epoch"]
+            scores = [epoch[main] for epoch in run["epochs"]]
+            best = run["best_epoch"]
             axes[0, 1].plot(range(1, len(scores) + 1), scores, color=SCORE, marker="o", markersize=4)
             axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
             axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")

@@ -121,7 +121,8 @@ def check_words(words: Mapping[str, int], counted: Counter[str], size: int, sour
             f"{source}: every word has over {MAX_WORD_LENGTH} characters, and WordPiece turns such a word into [UNK]; "
             "if the language has no spaces between words, split its texts into words first"
         )
-    needed, different = len(SPECIAL_TOKENS) + len(letters(words)), len(set().union(*words))
+    needed = len(SPECIAL_TOKENS) + len(letters(words))
+    different = len(set().union(*words))
     if size < needed:
         raise ValueError(
             f"size is {size:,}, and {needed:,} tokens are needed to write all {different:,} characters of the corpus, "
@@ -218,7 +219,8 @@ def learn_by_hand(
                 bar.update()
             changed: set[tuple[int, int]] = set()
             for word in inside.pop(pair):
-                before, written[word] = written[word], joined(written[word], pair, ids[token])
+                before = written[word]
+                written[word] = joined(written[word], pair, ids[token])
                 for old in pairwise(before):
                     counted[old] -= counts[word]
                 for new in pairwise(written[word]):

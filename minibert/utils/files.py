@@ -60,7 +60,9 @@ def folders_below(root: str) -> list[str]:
 
     A link to a folder around it would otherwise repeat every file until the path is too long (glob does so).
     """
-    entered, found, links = set[str](), list[str](), [root]
+    entered = set[str]()
+    found = list[str]()
+    links = [root]
     while links:
         for folder, names, _ in os.walk(links.pop(0) or "."):  # which follows no link below it
             real = os.path.realpath(folder)

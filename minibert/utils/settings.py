@@ -65,7 +65,8 @@ def check(settings: Any) -> None:
     """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
     for one in [one for one in fields(settings) if one.init]:
         kind, optional = type_of(settings.__class__, one.name)
-        value, choices = getattr(settings, one.name), one.metadata.get("choices")
+        value = getattr(settings, one.name)
+        choices = one.metadata.get("choices")
         if optional and value is None:
             continue
         if kind is bool and one.metadata and not isinstance(value, bool):

@@ -203,7 +203,8 @@ class Embedder(Habits):
 
         Equal up to rounding: another batch, device or kernel sums in another order, a difference of about 1e-6.
         """
-        recipe, precision = self.recipe, self.engine.precision
+        recipe = self.recipe
+        precision = self.engine.precision
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
             "pooling": recipe.how,

@@ -173,7 +173,8 @@ class Engine:
         layers: Sequence[int],
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
-        pooling, on_cpu = POOLINGS[recipe.pooling], self.device.type == "cpu"
+        pooling = POOLINGS[recipe.pooling]
+        on_cpu = self.device.type == "cpu"
         tokens = recipe.batch_tokens or batch_tokens_on(self.device)
         tokens = min(tokens, CPU_TOKENS) if on_cpu else tokens
         bucket_at_the_end = last_bucket(int(lengths.sum()), tokens)
@@ -184,7 +185,8 @@ class Engine:
             if self.falls_back(pooling, int(lengths[rows[-1]])):  # a batch has texts of one kind only
                 longer = int((lengths[rows] > calibration.SHORT).sum())
                 rows = rows[: longer or len(rows)]
-            texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
+            texts = [ids[row] for row in rows]
+            size = int(lengths[rows].sum())
             if on_cpu:
                 texts += padding_texts(size, TOKEN_BUCKET if len(rows) < len(order) else bucket_at_the_end)
             starts = None if second is None else [second[row] for row in rows]

@@ -75,10 +75,12 @@ class JoinedAttention(model.SelfAttention):
 
     def join(self, source: model.SelfAttention, kernels: Kernels) -> None:
         """Make the products from the linear layers of the model."""
-        value, output = source.value, kernels.quantizations.get("output", Quantization())
+        value = source.value
+        output = kernels.quantizations.get("output", Quantization())
         if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
             c = output.smoothing.to(kernels.device)
-            weight, bias = value.weight.detach().to(kernels.device), value.bias
+            weight = value.weight.detach().to(kernels.device)
+            bias = value.bias
             value = linear_of(weight / c[:, None], None if bias is None else bias.detach().to(kernels.device) / c)
         self.joined = None
         if kernels.device.type == "cpu":

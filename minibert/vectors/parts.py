@@ -47,7 +47,8 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
     unless restart, for other settings, naming the first that differs; RuntimeError while another process works in the
     folder.
     """
-    manifest, lock = folder / MANIFEST, folder / ".lock"
+    manifest = folder / MANIFEST
+    lock = folder / ".lock"
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(lock):
         try:
@@ -148,7 +149,8 @@ class Parts:
             with np.load(content) as part:
                 if part["stats"].dtype.kind != "i":
                     raise ValueError("its counts are no integers")
-                vectors, stats = part["vectors"], TokenStats(*part["stats"].tolist())
+                vectors = part["vectors"]
+                stats = TokenStats(*part["stats"].tolist())
                 if (vectors.shape, vectors.dtype) != ((stats.texts, self.width), np.dtype(self.dtype)):
                     raise ValueError(f"it has {vectors.dtype} {vectors.shape} of {stats.texts} texts")
                 return vectors, str(part["sha256"]), stats

@@ -227,7 +227,8 @@ class ShardWorker:
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
         """Embed a shard and add its stats, or the error: Ray would turn a raised one into pages of text."""
-        stats, error = TokenStats(), ""
+        stats = TokenStats()
+        error = ""
         try:
             stats = embed_shard(Shard(**row), self.columns, self.embedder, self.settings)
         except (ValueError, TypeError, OSError) as caught:

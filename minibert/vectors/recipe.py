@@ -105,7 +105,9 @@ class Recipe(Settings):
         """
         if self.pooling == "auto":
             raise ValueError("pooling is 'auto', and only an Embedder reads a checkpoint's files; choose pooling=")
-        L, D, requested = len(config.shared_layers), config.hidden_size, as_layers(self.layers)
+        L = len(config.shared_layers)
+        D = config.hidden_size
+        requested = as_layers(self.layers)
         wrong = [layer for layer in requested if not -L - 1 <= layer <= L]
         if wrong or not requested:
             raise ValueError(

@@ -95,7 +95,8 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
     out/a.parquet, corpus/a.jsonl out/a.jsonl.parquet. Files in `out` are never input. Raises FileNotFoundError if no
     file matches, ValueError if two shards would have the same output.
     """
-    inside, one = out.absolute(), Path(pattern).exists()
+    inside = out.absolute()
+    one = Path(pattern).exists()
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
     root = Path(pattern).parent if one else Path(*fixed)
     shards: dict[str, Shard] = {}
@@ -128,7 +129,8 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
     if (columns.format or Path(path).suffix.lower()[1:]) == "parquet":
         with open(path, "rb") as stream:
             file = open_parquet(stream, path)
-            names, first = text_columns(file.schema_arrow, columns, path), 0
+            names = text_columns(file.schema_arrow, columns, path)
+            first = 0
             yield file.schema_arrow.empty_table(), []
             for batch in file.iter_batches(TEXTS):
                 yield from in_chunks(pyarrow.Table.from_batches([batch]), names, columns.missing, path, first)
@@ -192,7 +194,8 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     stands beside them in the footer. Raises ValueError, naming the file, for what read_shard and `embed` refuse;
     OSError if the output cannot be written.
     """
-    source, stats = shard.source_state, TokenStats()
+    source = shard.source_state
+    stats = TokenStats()
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(Path(shard.out)) as temporary:
         chunks = read_shard(shard.source, columns)
@@ -227,7 +230,8 @@ def finished(shards: Iterable[Shard], settings: dict[str, Any]) -> dict[Shard, T
 def check_alike(shards: Sequence[Shard]) -> None:
     """Raise ValueError if finished shards were computed in several precisions, as by workers on unlike devices."""
     for shard in shards[1:]:
-        one, other = shards[0].footer["precision"], shard.footer["precision"]
+        one = shards[0].footer["precision"]
+        other = shard.footer["precision"]
         if one != other:
             raise ValueError(
                 f"{shards[0].out} was computed in {one}, and {shard.out} in {other}, on another device or with other "
