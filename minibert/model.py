@@ -273,7 +273,7 @@ class PreNormLayer(Layer):
     def __init__(self, config: Config, number: int = 0) -> None:
         super().__init__(config, number)
         if number == 0:
-            self.attention_norm = nn.Identity()  # type: ignore[assignment]
+            self.attention_norm = nn.Identity()  # type: ignore[assignment]  # a LayerNorm in all other layers
 
     def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""

@@ -161,8 +161,7 @@ class BenchResult:
         if ours is None:
             same = self.ranked(theirs.job, theirs.at, theirs.contestant.precision, ours=True)
             ours = next(iter(same or self.ranked(theirs.job, theirs.at, ours=True)), None)
-        # A large contestant takes one turn only.
-        pairs = zip(theirs.samples, ours.samples if ours else [], strict=False)
+        pairs = zip(theirs.samples, ours.samples if ours else [], strict=False)  # a large one takes one turn only
         return spread(their.seconds / our.seconds for their, our in pairs)
 
     def speedup(self, ours: str, theirs: str = "", job: str = "", at: int = 0) -> float | None:

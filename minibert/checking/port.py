@@ -241,6 +241,7 @@ def causes_of(expected: Expected, parts: Outputs, right: Outputs, limits: dict[s
             [{name: parts[name]}],
             [{name: right[name]}],
             [limits],
+            # mypy infers no type for a default of a lambda, which binds it to this name.
             lambda functions, name=name: [{name: expected.visible(expected.reference(functions))[name]}],  # type: ignore[misc]
         )
         found = diagnose(numbers, reached(stage_of(name)[0]), known)
@@ -323,7 +324,7 @@ def outputs_of(result: Any) -> Outputs:
     elif isinstance(result, Mapping):
         named = {name: result[name] for name in OUTPUTS if result.get(name) is not None}
     elif isinstance(result, tuple | list) and not hasattr(result, "_fields"):
-        named = dict(zip(order, result, strict=False))
+        named = dict(zip(order, result, strict=False))  # a model may return only the first of them
     else:
         named = {name: getattr(result, name) for name in OUTPUTS if getattr(result, name, None) is not None}
     if not named:

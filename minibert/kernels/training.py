@@ -35,8 +35,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Not used for attention: no two batches have its shapes, and oneDNN caches a kernel for each.
     """
-    # torch leaves Function.apply untyped.
-    y: Tensor = OneDNNProduct.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
+    rows = x.reshape(-1, x.shape[-1])
+    y: Tensor = OneDNNProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return y.view(*x.shape[:-1], len(weight))  # x may have no rows
 
 

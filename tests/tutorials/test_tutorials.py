@@ -335,14 +335,17 @@ class Verdict(NamedTuple):
 
 
 NUMBERS = r"[+-]\d\.\d+ ± \d\.\d+ +"
+FIVE_SHARES = r"share of the sum\n(48 reviews.* 0\.[0-3]\d\n){5}"  # of the sum of the rates: below two fifths
 HELD = [
     Verdict(2, "no longer brings it back to 1", r"(?m)^ +1 +32 +8\.\d+ +1\.4\d"),
     Verdict(6, "the\nmean wins by several hundredths", rf"mean minus \[CLS\] +{NUMBERS}better"),
-    Verdict(6, "the words, as the control, hardly change", r"(?s)cosine  words .*cosine  words without 99"),
+    Verdict(
+        6, "the words, as the control, hardly change", r"(?s)cosine  words +(0[^\n]+)\n.*cosine  words without 99 +\1"
+    ),
     Verdict(
         9, "the batches agree about as much as noise would", r"six random gradients in turn +step 1 1\.00, step 8 0\.4"
     ),
-    Verdict(9, "two fifths of it at most", r"share of the sum"),
+    Verdict(9, "two fifths of it at most", FIVE_SHARES),
     Verdict(10, "this table shows no benefit from pretraining minibert-novels", r"less than two standard errors"),
     Verdict(12, "silenced everywhere else, hardly any", r"everywhere but at \[MASK\]: follows .* in (9\d|100)"),
     Verdict(12, "the effect of the nearest noun falls to a third", r"(?s)nothing +\+3\.\d.*now +\+1\.[012]"),
@@ -372,7 +375,7 @@ REFUTED = [  # what stood here once, and the control that refutes it
         "if batches had nothing in common, it would fall to",
         r"six random gradients in turn +step 1 1\.00, step 8 0\.4",
     ),
-    Verdict(9, "2e-5 lets it move by about its own size", r"share of the sum"),
+    Verdict(9, "2e-5 lets it move by about its own size", FIVE_SHARES),
     Verdict(12, "That explains the rule.", r"now +\+1\.\d"),
     Verdict(
         12, "agrees with the subject if nothing stands between", r"nothing but now between: were is likelier in \d%"
