@@ -82,6 +82,6 @@ function drawAblation(place) {
   if (state.off) cellRead.set("heads", state.off.split(".").map(Number));
   else cellRead.delete("heads");
   const [sentence, tables] = outcome();
-  renew(place, node("p", { class: "outcome" }, sentence), node("div", { class: "views" }, ...tables),
-    ...(ablation.heads.length ? [headMap()] : []));
+  renew(place, node("p", { class: "outcome" }, sentence), ...(ablation.heads.length ? [headMap()] : []),
+    node("div", { class: "views" }, ...tables));
 }

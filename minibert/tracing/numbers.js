@@ -2,12 +2,15 @@
 
    These files are one function: numbers, vectors, attention, pair, units, ablation, address, and page, which says what happens when.
 
-   data (from page.py):
+   data (from numbers.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
+     norm_first         a norm comes before each half of a layer, not after it; ffn_bias: the feed-forward adds b₂
+     reach[layer]       how many tokens to each side a token attends to; absent where it attends to all
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1
-     vectors[name]      (T,D) float16 in base64, before hidden0 (T,E); hidden0 is the embeddings, hidden1 what layer 0 returns
-     pairs[layer]       queries, keys (heads,P,W) float16 in base64, P = pair_tokens; log_sums[head][query]: ln Σ e^score, or null
+     vectors[name]      (T,D) float16 in base64, before hidden0 (T,E); hidden0 is the embeddings, hidden1 what layer 0 returns;
+                        middle0 is between the two halves of layer 0
+     pairs[layer]       queries, keys (heads,P,W), turned if they are, float16 in base64, P = pair_tokens; log_sums[head][query]: ln Σ e^score, or null
      units[layer][token] unit, activation, share: of the strongest; rest, bias: the shares of all others and of b₂
      norms[name]        (S) length of each vector; cosines[name]: of before and after a step
      decided            the label that a classifier gives the text, and its probability; null without a classifier

@@ -10,13 +10,15 @@ function ofHead(kind, head, token) {
   const W = data.D / data.H, start = (data.heads.indexOf(head) * data.pair_tokens + token) * W;
   return all.subarray(start, start + W);
 }
+/** Whether a query of this layer reads a key: a local layer reads only the tokens nearby. */
+const reads = (from, to) => Math.abs(from - to) <= (data.reach[state.layer] ?? data.S);
 /** Everything on the way to the weights of one query token; largest is the score that is taken from all, so that no e^ overflows. */
 function steps(head, from, to) {
   const q = ofHead("queries", head, from), k = ofHead("keys", head, to);
   const root = Math.sqrt(q.length), product = Array.from(q, (x, w) => x * k[w]);
   const sum = (list) => list.reduce((a, b) => a + b, 0);
   const scores = Array.from({ length: data.pair_tokens }, (_, j) =>
-    sum(Array.from(q, (x, w) => x * ofHead("keys", head, j)[w])) / root);
+    reads(from, j) ? sum(Array.from(q, (x, w) => x * ofHead("keys", head, j)[w])) / root : -Infinity);
   const largest = Math.max(...scores);
   const powers = scores.map((score) => Math.exp(score - largest));
   // Over all S tokens; where the page does not have all keys, it has the logarithm of this sum.
@@ -50,14 +52,15 @@ const step = (number, ...parts) => node("p", { class: "step" }, node("b", {}, `$
 
 /** Query, key and products as strips: the same colours for query and key. */
 function pairStrips(s) {
-  const both = extent(s.q, s.k);
-  return [["q", s.q, both], ["k", s.k, both], ["q × k", s.product, extent(s.product)]].map(([name, values, limit]) => {
+  const both = extent(s.q, s.k), products = extent(s.product);
+  const strips = [["q", s.q, both], ["k", s.k, both], ["q × k", s.product, products]].map(([name, values, limit]) => {
     const label = `${name}: ${values.length} numbers; colours end at ±${fixed(limit)}`;
     const canvas = node("canvas", { role: "img", "aria-label": label });
     paint(canvas, 1, values.length, (w) => palette.signed(values[w] / limit));
-    return node("div", { class: "strip" }, node("span", { class: "name" }, name), canvas,
-      node("span", { class: "norm" }, `ends at ±${fixed(limit)}`));
+    return node("div", { class: "strip" }, node("span", { class: "name" }, name), canvas);
   });
+  return [...strips, node("p", { class: "soft hint" },
+    `Colours end at ±${fixed(both)} for q and k, at ±${fixed(products)} for the products; larger numbers have the last colour.`)];
 }
 function productTable(s) {
   const order = [...s.product.keys()].sort((a, b) => Math.abs(s.product[b]) - Math.abs(s.product[a]));
@@ -68,13 +71,14 @@ function productTable(s) {
   rows.push(cells(node("b", {}, "q · k"), "", "", fixed(s.dot), ""));
   return steppedTable("bars sums", "The products that count most, by dimension of the head", ["dimension", "q", "×\u00a0k", "=\u00a0product", ""], rows);
 }
-function softmaxTable(s, to) {
-  const order = [...s.scores.keys()].sort((a, b) => s.scores[b] - s.scores[a]);
+function softmaxTable(s, from, to) {
+  const order = [...s.scores.keys()].filter((j) => reads(from, j)).sort((a, b) => s.scores[b] - s.scores[a]);
   const top = order.slice(0, LISTED);
   if (!top.includes(to)) top.push(to);
-  const others = data.S - top.length, left = Math.max(0, s.total - top.reduce((a, j) => a + s.powers[j], 0));
+  const all = data.tokens.filter((_, j) => reads(from, j) || j === to).length;
+  const others = all - top.length, left = Math.max(0, s.total - top.reduce((a, j) => a + s.powers[j], 0));
   const rows = top.map((j) => {
-    const row = cells([token(j), ` ${j}`], fixed(s.scores[j]), fixed(s.powers[j], 3), fixed(s.powers[j] / s.total, 3),
+    const row = cells([token(j), ` ${j}`], reads(from, j) ? fixed(s.scores[j]) : "−∞", fixed(s.powers[j], 3), fixed(s.powers[j] / s.total, 3),
       node("span", { class: "bar", "aria-hidden": "true" }, node("i", { style: `width:${(100 * s.powers[j] / s.total).toFixed(1)}%` })));
     row.classList.toggle("here", j === to);
     return row;
@@ -91,20 +95,22 @@ function drawPair(place) {
       `This page has queries and keys only for the first ${data.pair_tokens} tokens. Choose two of them.`));
   }
   const [from, to] = pair, s = steps(head, from, to), W = s.q.length;
+  const softmax = !reads(from, to)
+    ? step(3, `Window: this layer reads at most ${data.reach[state.layer]} tokens to each side, and this key is ${Math.abs(from - to)} away. Its score becomes −∞, so softmax gives it the weight `, node("b", {}, "0"), ".")
+    : step(3, `Softmax: e^(${fixed(s.scores[to])} − ${fixed(s.largest)}) / ${fixed(s.total, 3)} = ${fixed(s.powers[to], 3)} / ${fixed(s.total, 3)} = `,
+      node("b", {}, fixed(s.weight, 3)), ". (The largest score is subtracted from every score. This leaves the weights unchanged and avoids overflow.)");
   const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so this is head ${head}. You can choose one above`;
   place.replaceChildren(
     node("p", { class: "of" }, token(from), " looks at ", token(to), `, layer ${state.layer}, head ${head}${stands}.`),
     step(1, `Multiply and add: q · k = ${fixed(s.dot)}.`), ...pairStrips(s), productTable(s),
     step(2, `Scale: score = ${fixed(s.dot)} / √${W} = ${fixed(s.dot)} / ${fixed(s.root)} = `, node("b", {}, fixed(s.dot / s.root)), "."),
-    step(3, `Softmax: e^(${fixed(s.scores[to])} − ${fixed(s.largest)}) / ${fixed(s.total, 3)} = ${fixed(s.powers[to], 3)} / ${fixed(s.total, 3)} = `,
-      node("b", {}, fixed(s.weight, 3)), ". (The largest score is subtracted from every score. This leaves the weights unchanged and avoids overflow.)"),
-    softmaxTable(s, to));
+    softmax, softmaxTable(s, from, to));
 }
 /** The result of the steps in words, for screen readers. */
 function pairText() {
   const pair = pairShown();
   if (!pair) return "";
-  const s = steps(headOfSteps(), ...pair);
+  const s = steps(headOfSteps(), ...pair), score = reads(...pair) ? `score ${fixed(s.scores[pair[1]])}` : "outside the window";
   return `${data.tokens[pair[0]]} looks at ${data.tokens[pair[1]]}, layer ${state.layer}, head ${headOfSteps()}: ` +
-    `score ${fixed(s.scores[pair[1]])}, weight ${fixed(s.weight, 3)}.`;
+    `${score}, weight ${fixed(s.weight, 3)}.`;
 }

@@ -25,7 +25,8 @@ from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
-from minibert.tracing.page import choose, page
+from minibert.tracing.numbers import choose
+from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import check_file
 from minibert.utils.plotting import heat_map, pyplot, save_figure

@@ -8,7 +8,8 @@ function drawUnits(place) {
   const largest = Math.max(...one.share.map(Math.abs)) || 1;
   const rows = one.unit.map((unit, n) => cells(`${unit}`, fixed(one.activation[n]), percent(one.share[n]),
     signedBar(one.share[n] / largest)));
-  rows.push(cells("all others together", "", percent(one.rest), ""), cells("b₂", "", percent(one.bias), ""));
+  rows.push(cells("all others together", "", percent(one.rest), ""));
+  if (data.ffn_bias) rows.push(cells("b₂", "", percent(one.bias), ""));
   const all = one.share.reduce((a, b) => a + b, one.rest + one.bias);
   rows.push(cells([node("b", {}, "FFN(x)"), ", the sum"], "", percent(all), ""));
   place.replaceChildren(title, steppedTable("bars sums", "The strongest units, and the sum with the others",

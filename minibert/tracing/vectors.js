@@ -8,22 +8,27 @@ function strips(stage) {
     ({ sign, face, values: vector(name, at), norm: data.norms[name]?.[at], scale });
   if (stage === "embeddings") {
     const signs = { token: "", segment: "+", position: "+", sum: "=" };
-    return [...LOOKED_UP.filter((name) => data.vectors[name]).map((name) => row(signs[name], name, name)),
+    const kept = LOOKED_UP.filter((name) => data.vectors[name]);
+    return [...(kept.length > 2 ? kept : ["token"]).map((name) => row(signs[name], name, name)),
       row("→", data.E === data.D ? "LayerNorm" : "projected", "hidden0", 1)];
   }
   if (stage === "way")
     return Object.keys(data.vectors).filter((name) => /^hidden\d/.test(name))
       .map((name) => Number(name.slice(6))).sort((a, b) => a - b)
-      .map((n) => row("", n ? `layer ${n - 1}` : "embeddings", "hidden" + n));
+      .map((n) => row("", data.norm_first && n === data.L ? "final norm" : n ? `layer ${n - 1}` : "embeddings", "hidden" + n));
   if (stage === "pooled")
     return [row("", data.tokens[0], "hidden" + data.L, 0, 0), row("→", "pooled", "pooled", 1, 0)];
   const first = stage === "attention";
-  const before = first ? "hidden" + l : "attention_norm" + l;
-  const after = first ? "attention_norm" + l : "hidden" + (l + 1);
+  const before = (first ? "hidden" : "middle") + l;
   const sum = { ...row("=", "sum", `${stage}_sum${l}`), values: add(vector(before, i), vector(stage + l, i)) };
-  return [row("", "x", before), row("+", first ? "Attention(x)" : "FFN(x)", stage + l), sum,
-    row("→", "LayerNorm", after, 1)];
+  const rows = [row("", "x", before), row("+", result(stage), stage + l), sum];
+  if (data.norm_first && !isLast(stage)) return rows;
+  return [...rows, row("→", data.norm_first ? "final norm" : "LayerNorm", first ? "middle" + l : "hidden" + (l + 1), 1)];
 }
+/** The name of what half a layer adds to x: with norms first it is computed of LayerNorm(x), which is too long here. */
+const result = (stage) => (stage === "attention" ? "Attention" : "FFN") + (data.norm_first ? "" : "(x)");
+/** Whether this is the last half of the last layer. */
+const isLast = (stage) => stage === "feed_forward" && state.layer === data.L - 1;
 function drawStrips(place) {
   const rows = strips(place.dataset.stage), scales = new Map();
   for (const scale of new Set(rows.map((row) => row.scale)))
@@ -72,12 +77,13 @@ function drawField(place) {
 function drawNorms(place) {
   const stage = place.dataset.stage, l = state.layer, first = stage === "attention";
   const columns = [
-    ["‖x‖ before", data.norms[first ? "hidden" + l : "attention_norm" + l]],
-    [first ? "‖Attention(x)‖" : "‖FFN(x)‖", data.norms[stage + l]],
+    ["‖x‖ before", data.norms[(first ? "hidden" : "middle") + l]],
+    [`‖${result(stage)}‖`, data.norms[stage + l]],
     ["‖sum‖", data.norms[`${stage}_sum${l}`]],
-    ["‖x‖ after LayerNorm", data.norms[first ? "attention_norm" + l : "hidden" + (l + 1)]],
-    ["cosine of before and after", data.cosines[stage + l]],
-  ].filter(([, values]) => values);
+    ...(data.norm_first && !isLast(stage) ? [] : [[`‖x‖ after ${data.norm_first ? "the final norm" : "LayerNorm"}`,
+      data.norms[first ? "middle" + l : "hidden" + (l + 1)]]]),
+    [data.norm_first ? "cosine of x and sum" : "cosine of before and after", data.cosines[stage + l]],
+  ];
   const head = node("tr", {}, node("th", { scope: "col" }, "token"),
     ...columns.map(([title]) => node("th", { scope: "col" }, title)));
   const body = data.tokens.map((token, i) => node("tr", { "data-token": i },

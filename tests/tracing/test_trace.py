@@ -18,6 +18,7 @@ from support.words import write_words_checkpoint
 
 import minibert
 from minibert.tasks.masked_text import fill_mask
+from minibert.tracing import numbers
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
 from minibert.utils import templates
@@ -152,8 +153,65 @@ def test_the_numbers_of_the_page_and_the_places_of_special_tokens_are_those_of_t
 
 def test_the_page_has_the_queries_and_keys_of_the_chosen_heads_alone(encoder, tokenizer):
     traced = minibert.trace(encoder, tokenizer, TEXT)
-    whole, part = (pages.page_data(traced, pages.choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2]))
+    whole, part = (
+        numbers.page_data(traced, numbers.choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2])
+    )
     assert len(whole["queries"]) == pytest.approx(3 * len(part["queries"]), abs=4) and whole["log_sums"] is None
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A ModernBERT and its tokenizer: norms first, rotation, and layers 1 and 2 read two tokens to each side."""
+    folder = tmp_path_factory.mktemp("modern")
+    sizes = {"num_hidden_layers": 4, "local_attention": 4, "initializer_range": 0.3}
+    write_words_checkpoint(folder, "modernbert", "masked-lm", **sizes)
+    return minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder)
+
+
+def test_the_queries_and_keys_of_a_page_give_its_attention_where_positions_turn_them_and_windows_end(modern):
+    traced = minibert.trace(*modern, TEXT)
+    data = data_of(traced.to_html())
+    S, H, W = data["S"], data["H"], data["D"] // data["H"]
+    assert S > 6 and data["reach"] == {"1": 2, "2": 2}
+    distance = np.abs(np.arange(S)[:, None] - np.arange(S))
+    for layer, probs in enumerate(traced.attentions):
+        q, k = (
+            torch.from_numpy(unpacked(data["pairs"][str(layer)][name], "<f2", H, S, W).astype("f4"))
+            for name in ("queries", "keys")
+        )
+        scores = (q @ k.mT / W**0.5).masked_fill(
+            torch.from_numpy(distance > data["reach"].get(str(layer), S)), -torch.inf
+        )
+        assert torch.allclose(scores.softmax(dim=-1), probs, atol=2e-3), layer
+        unturned = (traced.layers[layer][name].reshape(S, H, W).transpose(0, 1) for name in ("query", "key"))
+        assert not torch.allclose(q, next(unturned), atol=2e-3)  # what a page without rotation would show
+
+
+def test_where_norms_come_first_the_two_sums_of_a_layer_lead_from_state_to_state(modern):
+    traced = minibert.trace(*modern, TEXT)
+    data = data_of(traced.to_html())
+
+    def vectors(name: str) -> Any:
+        return unpacked(data["vectors"][name], "<f2", data["S"], data["D"]).astype("f4")
+
+    for layer in range(3):
+        middle = vectors(f"middle{layer}")
+        assert np.allclose(vectors(f"hidden{layer}") + vectors(f"attention{layer}"), middle, atol=0.02)
+        assert np.allclose(middle + vectors(f"feed_forward{layer}"), vectors(f"hidden{layer + 1}"), atol=0.02)
+    assert not np.allclose(vectors("middle3") + vectors("feed_forward3"), vectors("hidden4"), atol=0.1)  # final norm
+
+
+def test_the_texts_of_a_page_are_those_of_the_models_own_order(modern, encoder, tokenizer):
+    pages_of_both = (Reader(minibert.trace(*one, TEXT).to_html()).text for one in (modern, (encoder, tokenizer)))
+    first, after = (text.partition("Rounding and source The links")[0] for text in pages_of_both)  # source: of all
+    for own, others in (
+        ("x = LayerNorm(token) ", "x = LayerNorm(token + segment + position)"),
+        ("x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x))", "x = LayerNorm(x + Attention(x))"),
+        ("FFN(x) = (activation(x W₁) * (x V)) W₂ ", "FFN(x) = activation(x W₁ + b₁) W₂ + b₂"),
+        ("In layers 1, 2 a token reads only the 2 tokens to each side of it; in the others", "Residual and norm again"),
+        ("final norm model.py", "position embeddings model.py"),
+    ):
+        assert own in first and own not in after and others in after and others not in first
 
 
 def test_the_table_has_every_token_with_its_id_and_its_place_in_the_text(encoder, tokenizer):
@@ -192,18 +250,18 @@ def test_no_text_becomes_part_of_the_page_which_needs_no_network(text, encoder, 
 
 def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer, monkeypatch):
     traced = minibert.trace(encoder, tokenizer, " ".join(["film"] * 78))
-    assert pages.choose(traced).message == (
+    assert numbers.choose(traced).message == (
         "Of the 80 tokens this page has the vectors of the first 64 tokens; the queries and keys of the first 24. "
         "Norms, mean and rollout are of all."
     )
-    monkeypatch.setattr("minibert.tracing.page.LIMIT", 100_000)
-    choice, page = pages.choose(traced), traced.to_html()
+    monkeypatch.setattr("minibert.tracing.numbers.LIMIT", 100_000)
+    choice, page = numbers.choose(traced), traced.to_html()
     assert "layers 1 of 0 to 1 (--layers" in choice.message in Reader(page).text
     data = data_of(page)
     assert (list(data["attention"]), data["layers"], data["heads"]) == (["1"], [1], [0, 1, 2])
     assert {"hidden0", "hidden1", "hidden2"} == {name for name in data["vectors"] if name.startswith("hidden")}
     assert len(unpacked(data["vectors"]["hidden2"], "<f2", 64, 24)) == 64
-    assert pages.choose(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
+    assert numbers.choose(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
 
 
 def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
@@ -218,6 +276,9 @@ def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
 # -- the links to the source
 
 
+NORM_FIRST = {"rotation", "norm before attention", "norm before feed-forward", "final norm"}  # steps of ModernBERT
+
+
 def check_links(page: str, absent: set[str]) -> None:
     lines = dict(re.findall(r'<span id="([\w.]+-L\d+)" class="row"><i>\d+</i>(.*?)\n</span>', page, re.DOTALL))
     linked = set(re.findall(r'href="#(.*?)"', page))
@@ -227,11 +288,13 @@ def check_links(page: str, absent: set[str]) -> None:
         assert anchor in linked and pages.STEPS[step][1] in Reader(lines[anchor]).text, step
 
 
-def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, encoder, tmp_path):
+def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, encoder, modern, tmp_path):
     pooled = minibert.trace(minibert.load(write_words_checkpoint(tmp_path)), tokenizer, TEXT)
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
-        check_links(traced.to_html(), {absent, "projected embeddings"})
+        check_links(traced.to_html(), {absent, "projected embeddings"} | NORM_FIRST)
+    absent = {"segment embeddings", "position embeddings", "attention norm", "feed-forward norm", "pooler"}
+    check_links(minibert.trace(*modern, "[MASK]").to_html(), absent | {"projected embeddings"})
     address = f'href="../built%20here/model.html#L{pages.line_of("softmax")[1]}"'
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
@@ -253,7 +316,7 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
     page = traced.to_html()
     assert "no segments" in traced.notes[0] and 'scope="col">segment' not in page
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
-    check_links(page, {"projected embeddings", "segment embeddings", "pooler", "masked-lm"})
+    check_links(page, {"projected embeddings", "segment embeddings", "pooler", "masked-lm"} | NORM_FIRST)
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
@@ -272,7 +335,7 @@ def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
     assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
     assert "1 set of weights for all 3" in Reader(page).text
-    check_links(page, {"segment embeddings", "pooler", "masked-lm"})
+    check_links(page, {"segment embeddings", "pooler", "masked-lm"} | NORM_FIRST)
 
 
 @pytest.mark.parametrize(

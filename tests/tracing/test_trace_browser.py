@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.words import write_words_checkpoint
 
 import minibert
 from minibert.tracing.run import Trace
@@ -28,6 +29,9 @@ def traces(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         found[name] = minibert.trace(encoder, tokenizer, *texts), (folder / f"{name}.html").as_uri()
     masked_lm = minibert.load("minibert-novels", head="masked-lm"), minibert.load_tokenizer("minibert-novels")
     found["novel"] = minibert.trace(*masked_lm, NOVEL), (folder / "novel.html").as_uri()
+    write_words_checkpoint(folder, "modernbert", num_hidden_layers=4, local_attention=4, initializer_range=0.3)
+    modern = minibert.load(folder), minibert.load_tokenizer(folder)
+    found["modern"] = minibert.trace(*modern, "the film very lovely it good"), (folder / "modern.html").as_uri()
     for name, (traced, _) in found.items():
         traced.save(folder / f"{name}.html")
     return found
@@ -152,6 +156,19 @@ def test_the_steps_of_a_pair_are_the_models_own(visit):
     # A mistake would be seen: another head, the pair turned round, and scores that were never scaled.
     others = layer["scores"][7, 4], layer["scores"][8, 5], scores * 32**0.5
     assert all(abs(other.softmax(-1)[5] - number(looked_at[5][3])) > 0.01 for other in others)
+
+
+def test_the_steps_of_a_pair_know_rotation_and_windows(visit):
+    page, traced = visit("modern", where="#layer=1&head=2&pair=3,1")
+    scores, probs = traced.layers[1]["scores"][2, 3], traced.layers[1]["probs"][2, 3]
+    shares = cells(page, SOFTMAX)
+    looked_at = {int(row[0].split()[-1]): row for row in shares[:5]}
+    assert sorted(looked_at) == [1, 2, 3, 4, 5] and len(shares) == 6  # two to each side, no others, and the sum
+    for j, row in looked_at.items():
+        assert [number(row[1]), number(row[3])] == approx([scores[j], probs[j]])
+    page.locator("#to").select_option("7")
+    assert "reads at most 2 tokens to each side, and this key is 4 away" in page.locator(".pair").inner_text()
+    assert [cells(page, SOFTMAX)[-2][n] for n in (0, 1, 3)] == [f"{traced.tokens[7]} 7", "−∞", "0.000"]
 
 
 def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(visit, traces):
