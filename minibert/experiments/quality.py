@@ -209,13 +209,16 @@ def report(found: dict[str, Comparison]) -> str:
 
 
 def read_arguments(
-    description: str, names: Collection[str], model: str, learning_rate: float, arguments: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    names: Collection[str],
+    model: str,
+    learning_rate: float,
+    arguments: Sequence[str] | None,
 ) -> tuple[argparse.Namespace, Path, FinetuneSettings]:
     """Parse the command line of an experiment on some of DATA. Exit status 2 if the data are missing.
 
-    Returns the options, the folder of the data and the settings of training.
+    parser: with the experiment's own options. Returns the options, the folder of the data and the settings of training.
     """
-    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("data", nargs="*", metavar="DATA", help=f"from {', '.join(names)} (default: all)")
     parser.add_argument("--model", default=model, metavar="NAME", help="checkpoint (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs (%(default)s)")
@@ -235,7 +238,7 @@ def read_arguments(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train on both sides and print the table; exit status 1 if they differ by more than the standard error."""
     args, folder, settings = read_arguments(
-        "Fine-tune with minibert and with transformers, and compare the scores.",
+        argparse.ArgumentParser(description="Fine-tune with minibert and with transformers, and compare the scores."),
         DATA,
         "all-MiniLM-L6-v2",
         FinetuneSettings.learning_rate,

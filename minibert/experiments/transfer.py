@@ -1,20 +1,24 @@
 """What pretraining is worth: a checkpoint fine-tuned, random weights of its shape trained alike, and frozen vectors.
 
-    python -m minibert.experiments.transfer [sst2 mrpc] [--model NAME] [--seeds 3] [--learning-rate 3e-4] [--json]
+    python -m minibert.experiments.transfer [sst2 mrpc] [--model NAME] [--rows N] [--seeds 3] [--epochs 3]
+        [--learning-rate 3e-4] [--json]
 
     fine-tuned  all weights are trained, with a new head
     random      the same training, from random weights
     frozen      logistic regression on the mean of the last layer's vectors; no seed
 
-The last epoch counts. The data are files in $MINIBERT_DATA, one folder per data set.
+--rows N trains on N rows drawn at random, the same for all seeds and ways; the first N of a larger draw are a smaller
+one. The last epoch counts. The data are files in $MINIBERT_DATA, one folder per data set.
 """
 
+import argparse
 import json
 import math
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from random import Random
 
 import numpy as np
 import torch
@@ -96,6 +100,13 @@ def gain(run: FinetuneRun, training: Texts, held_out: Texts, seeds: int) -> Tran
     return Transfer(len(training), len(held_out), majority, scores, gain)
 
 
+def drawn(data: Texts, rows: int) -> Texts:
+    """Return so many rows of the data, drawn at random, in the order of the draw."""
+    order = Random(0).sample(range(len(data)), len(data))[:rows]
+    columns = {name: getattr(data, name) for name in ("texts", "pairs", "labels")}
+    return replace(data, **{name: [column[n] for n in order] for name, column in columns.items() if column is not None})
+
+
 def report(found: dict[str, Transfer]) -> str:
     """Return a row for each data set."""
     columns = ["fine-tuned", "random", "frozen", "gain"]
@@ -108,11 +119,16 @@ def report(found: dict[str, Transfer]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train and print the table; exit status 2 if the data are missing."""
-    description = "Fine-tune a checkpoint and random weights of its shape, and compare."
-    args, folder, settings = read_arguments(description, ("sst2", "mrpc"), "minibert-novels", 3e-4, arguments)
+    parser = argparse.ArgumentParser(description="Fine-tune a checkpoint and random weights of its shape, and compare.")
+    parser.add_argument("--rows", type=int, metavar="N", help="of the training file, drawn at random (default: all)")
+    args, folder, settings = read_arguments(parser, ("sst2", "mrpc"), "minibert-novels", 3e-4, arguments)
     found = {}
     for name in args.data:
         task, training, held_out = read_data(name, folder)
+        if args.rows is not None:
+            if not 1 <= args.rows <= len(training):
+                parser.error(f"--rows is {args.rows}; {name} has 1 to {len(training)} training rows to draw")
+            training = drawn(training, args.rows)
         found[name] = gain(FinetuneRun.of(task, training, held_out, settings), training, held_out, args.seeds)
     print(report(found))
     if args.json:

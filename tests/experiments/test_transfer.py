@@ -26,10 +26,28 @@ def test_the_table_has_every_way_with_its_standard_error(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MINIBERT_DATA", str(checkpoint))
-    assert transfer.main(["sst2", "--model", str(checkpoint), "--seeds", "2", "--epochs", "2", "--json"]) == 0
+    assert (
+        transfer.main(["sst2", "--model", str(checkpoint), "--rows", "16", "--seeds", "2", "--epochs", "2", "--json"])
+        == 0
+    )
     header, row = capsys.readouterr().out.splitlines()[:2]
     assert header.count("standard error") == len(("fine-tuned", "random", "frozen", "gain"))
-    assert row.split()[:4] == ["sst2", "24", "12", "0.500"] and row.count(",") == 4
+    assert row.split()[:4] == ["sst2", "16", "12", "0.500"] and row.count(",") == 4
+
+
+def test_fewer_rows_are_a_part_of_more_with_their_own_labels_and_too_many_are_refused(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, training, _ = transfer.read_data("", checkpoint)
+    label = dict(zip(training.texts, training.known_labels, strict=True))
+    few, more = transfer.drawn(training, 5), transfer.drawn(training, 20)
+    assert few.texts == more.texts[:5] != training.texts[:5] and len(set(more.texts)) == 20
+    assert more.labels == [label[text] for text in more.texts] and more.pairs is None
+    monkeypatch.setenv("MINIBERT_DATA", str(checkpoint))
+    for rows in ("0", "25"):
+        with pytest.raises(SystemExit, match="2"):
+            transfer.main(["sst2", "--model", str(checkpoint), "--rows", rows])
+        assert f"--rows is {rows}; sst2 has 1 to 24" in " ".join(capsys.readouterr().err.split())
 
 
 def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers(
