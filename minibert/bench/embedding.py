@@ -71,11 +71,18 @@ print(time.time())
 
 
 def find_texts(session: Session) -> None:
-    """Make sentences of $MINIBERT_DATA the work: SST-2, or novels for masked LM; without them, random words."""
+    """Make sentences of $MINIBERT_DATA the work: SST-2, or novels for masked LM; without them, random words.
+
+    Texts of a given number of tokens are random words too.
+    """
     count = session.settings.sentences
+    tokens = session.settings.tokens
     data = user_path(os.environ.get("MINIBERT_DATA", ""))
     texts: list[str] = []
-    if session.settings.objective == "mlm":
+    if tokens:
+        origin = f"random words, {tokens:,} tokens per text"
+        texts = draw_texts(count, session.tokenizer, {tokens: 1})
+    elif session.settings.objective == "mlm":
         origin = "the first sentences of held-out novels"
         file = data / "novels" / "heldout.txt"
         if file.is_file():
@@ -90,7 +97,7 @@ def find_texts(session: Session) -> None:
         texts = draw_texts(count, session.tokenizer)
     session.work = texts
     session.result.origin = origin
-    session.result.lengths = [len(ids) for ids in session.tokenizer.ids(texts)]
+    session.result.lengths = [len(ids) for ids in session.tokenizer.ids(texts, max_length=tokens)]
 
 
 def draw_texts(count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SST2_LENGTHS) -> list[str]:

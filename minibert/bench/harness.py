@@ -118,7 +118,10 @@ class Session:
         config = Config.from_file(folder / "config.json")
         self.tokenizer = load_tokenizer(folder)
         self.result = BenchResult(Path(model).name, config, settings.kind)
-        self.context = Context(folder, scratch, settings.threads, settings.device, config.max_tokens)
+        tokens = settings.tokens or config.max_tokens
+        if tokens > config.max_tokens:
+            raise ValueError(f"--tokens is {tokens:,}; {model} reads at most {config.max_tokens:,}")
+        self.context = Context(folder, scratch, settings.threads, settings.device, tokens)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what the function returns in the helper. Raises what it raises."""

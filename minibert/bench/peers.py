@@ -31,7 +31,7 @@ def load_ours(context: Context, precision: str) -> Loaded:
     from minibert.vectors.embedder import Embedder, embed  # here: other runtimes do not need its libraries
     from minibert.vectors.recipe import Recipe
 
-    recipe = Recipe("cls", precision=precision)
+    recipe = Recipe("cls", precision=precision, max_length=context.max_tokens)
     route = Embedder(context.folder, recipe, context.device).engine.kernels
     return partial(embed, model=context.folder, recipe=recipe, device=context.device), route
 

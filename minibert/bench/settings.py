@@ -39,6 +39,12 @@ class Settings:
     sentences: int = setting(
         None, "number of texts (2000, quick 256; with --train 512, quick 192)", minimum=1, maximum=10**6
     )
+    tokens: int | None = setting(
+        None,
+        "tokens of each text, of random words; so many texts as have 48,000, quick 6,000",
+        minimum=3,
+        maximum=10**6,
+    )
     rounds: int = setting(None, "rounds in which each contestant takes one turn (3)", minimum=1, maximum=1000)
     threads: int = setting(None, "threads per contestant (all cores)", minimum=1)
     plot: str = setting("", "draw the speeds", metavar="FILE.png")
@@ -51,7 +57,11 @@ class Settings:
             raise ValueError("--infinity needs --serve")
         if self.serve and self.train:
             raise ValueError("--serve excludes --train")
+        if self.tokens and (self.train or self.serve):
+            raise ValueError("--tokens excludes --train and --serve")
         sentences, rounds = AMOUNTS[self.kind][self.quick]
+        if self.tokens:
+            sentences = max(1, (6_000 if self.quick else 48_000) // self.tokens)
         models = (MINILM,) if self.quick or self.serve else (DISTILBERT, MINILM)
         defaults = {"models": models, "objective": "classify", "sentences": sentences, "rounds": rounds}
         for name, value in (defaults | {"threads": cores()}).items():

@@ -70,6 +70,25 @@ def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_
     assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
 
 
+@pytest.mark.usefixtures("here")
+def test_texts_of_a_given_length_are_read_whole_by_both_sides(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = minibert.Config.from_file(checkpoint / "config.json").max_position_embeddings
+    found = measure(monkeypatch, checkpoint, *PAIR, tokens=limit, sentences=4)
+    assert found.lengths == [limit] * 4 and f"{limit} tokens per text" in found.origin
+    assert found.wrong == [] and all(row.size["tokens"] == 4 * limit for row in found.rows)
+    with pytest.raises(ValueError, match=rf"--tokens is {limit + 1}; .* reads at most {limit}"):
+        measure(monkeypatch, checkpoint, *PAIR, tokens=limit + 1)
+
+
+def test_fewer_longer_texts_are_as_much_work() -> None:
+    assert [Settings(tokens=tokens).sentences for tokens in (24, 512, 100_000)] == [2000, 93, 1]
+    assert Settings(tokens=512, sentences=7).sentences == 7 and Settings(quick=True, tokens=512).sentences == 11
+    with pytest.raises(ValueError, match="--tokens excludes"):
+        Settings(tokens=512, serve=True)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
     monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
