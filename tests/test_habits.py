@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import open_upstream
 from support.words import write_words_checkpoint
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -139,7 +140,7 @@ def test_an_output_is_read_as_in_transformers(
     labels: torch.Tensor | None, folder: Path, tokenizer: minibert.Tokenizer
 ) -> None:
     ours = minibert.load(folder, head="sequence-classification")
-    theirs = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
+    theirs = open_upstream(AutoModelForSequenceClassification, folder)
     batch = tokenizer(TEXT, return_tensors="pt")
     with torch.no_grad():
         found, expected = (model(**batch, labels=labels, output_hidden_states=True) for model in (ours, theirs))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.models import open_upstream
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
@@ -64,7 +65,7 @@ def test_the_files_are_those_that_the_model_card_names() -> None:
 
 
 def test_transformers_loads_it_bit_equal(model: MaskedLM, tokenizer: Tokenizer) -> None:
-    theirs = AutoModelForMaskedLM.from_pretrained(FOLDER, attn_implementation="eager")
+    theirs = open_upstream(AutoModelForMaskedLM, FOLDER)
     batch = tokenizer(list(EASY))
     assert AutoTokenizer.from_pretrained(FOLDER)(list(EASY)).input_ids == tokenizer.ids(list(EASY))
     with torch.no_grad():

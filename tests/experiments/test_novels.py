@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.models import open_upstream
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
@@ -31,7 +32,7 @@ def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
     novels.pretrain_novels(data, tmp_path / "run", steps=2)
     made = tmp_path / "run" / hub.SHIPPED
     assert AutoTokenizer.from_pretrained(made).mask_token == "[MASK]"
-    theirs = AutoModelForMaskedLM.from_pretrained(made, attn_implementation="eager")
+    theirs = open_upstream(AutoModelForMaskedLM, made)
     ours = minibert.load(made, head="masked-lm")
     ids = torch.tensor([[2, 9, 10, 3]])
     with torch.no_grad():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import MakePair, Pair, Written, edited, small_config, unequal
+from support.models import MakePair, Pair, Written, edited, open_upstream, small_config, unequal
 from torch import Tensor, nn
 
 import minibert
@@ -264,6 +264,6 @@ def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Wri
 def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, pair: MakePair, tmp_path: Path) -> None:
     both = pair(family, "sequence-classification")
     minibert.save(both.ours, tmp_path)
-    theirs: nn.Module = type(both.theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    theirs: nn.Module = open_upstream(type(both.theirs), tmp_path)
     assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
     assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from support.kinds import HEADS, write_kinds, write_theirs
-from support.models import every_wrong_number
+from support.models import every_wrong_number, open_upstream
 from support.words import OTHER, labelled, write_words_checkpoint
 
 import minibert
@@ -62,7 +62,7 @@ def test_a_head_that_config_json_names_and_the_weights_lack_is_none(home: Path, 
 
 def logits_of(folder: Path, kind: Any, *texts: Any) -> Any:
     """The output of transformers' model."""
-    model = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    model = open_upstream(kind, folder)
     batch = transformers.AutoTokenizer.from_pretrained(folder)(*texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         return model(**batch)
@@ -211,7 +211,7 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
     """By a loop over the windows of transformers: of those with a word the one in which it is most central counts."""
     words = [OTHER[(7 * number + number // 9) % len(OTHER)] for number in range(300)]
     reader, data = open_reader(home / "tag"), Sentences([words], [["B-thing"] * 300])
-    model = transformers.AutoModelForTokenClassification.from_pretrained(home / "tag", attn_implementation="eager")
+    model = open_upstream(transformers.AutoModelForTokenClassification, home / "tag")
     tokenizer = transformers.AutoTokenizer.from_pretrained(home / "tag")
     how = {"truncation": True, "max_length": 120, "stride": 59, "return_overflowing_tokens": True}
     windows = tokenizer(words, is_split_into_words=True, **how)

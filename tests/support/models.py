@@ -124,6 +124,18 @@ def assert_begins_as_bert(state: dict[str, Tensor], pads: Mapping[str, int] = Ma
             assert zero == [pads[name.split(".")[-2]]], name
 
 
+def open_upstream(kind: Any, folder: Path) -> Any:
+    """Return upstream's model of a folder, in eval mode, its weights in memory of their own.
+
+    A weight read from a file may begin at any multiple of 4 bytes. There, the product of one row with a matrix rounds
+    differently on some processors, so that an equal model would seem to differ.
+    """
+    model = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
+
+
 def zero_biases(model: nn.Module) -> None:
     """Linear layers as a fresh model has them."""
     for module in model.modules():

@@ -11,7 +11,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import assert_equal, minilm_folder, write_checkpoint
+from support.models import assert_equal, minilm_folder, open_upstream, write_checkpoint
 from support.training import to_the_end
 from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 from torch import Tensor
@@ -201,7 +201,7 @@ def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits
     epochs, dev = report["epochs"], report["dev"]
     assert epochs[0]["perplexity"] > 10 and dev["perplexity"] < 3 and dev["accuracy"] > 0.6
     assert dev == min(epochs, key=lambda epoch: epoch["loss"]) == epochs[report["best_epoch"] - 1]
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    theirs = open_upstream(transformers.AutoModelForMaskedLM, folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(["the film very [MASK]", "the [MASK]"], padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -238,7 +238,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(small)
     batch = tokenizer(TEXT, return_tensors="pt")
-    model = transformers.BertForMaskedLM.from_pretrained(small, attn_implementation="eager").eval()
+    model = open_upstream(transformers.BertForMaskedLM, small)
     with torch.no_grad():
         rows = model(**batch).logits[0, batch["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
     ours: Any = minibert.load(small, head="masked-lm").train()

@@ -91,11 +91,13 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=close)
     found.backward()
     expected.backward()
-    theirs = peer.model.embeddings.word_embeddings.weight.grad
-    assert float(theirs.abs().max()) > 1e-3
-    torch.testing.assert_close(both.ours.embeddings.token.weight.grad, theirs, rtol=PACKED, atol=close)
-    layer = peer.model.encoder.layer[0].attention.self.query.weight.grad
-    torch.testing.assert_close(both.ours.layers[0].attention.query.weight.grad, layer, rtol=PACKED, atol=close)
+    for gradient, expected in (
+        (both.ours.embeddings.token.weight.grad, peer.model.embeddings.word_embeddings.weight.grad),
+        (both.ours.layers[0].attention.query.weight.grad, peer.model.encoder.layer[0].attention.self.query.weight.grad),
+    ):
+        largest = float(expected.abs().max())  # each value is a sum of terms of about this size
+        assert largest > 1e-3
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=PACKED * largest)
 
 
 def test_a_text_that_equals_an_anchor_or_its_pair_is_no_negative() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from support.models import open_upstream
 from support.training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted, write_home
 from support.words import write_words_checkpoint
 
@@ -58,7 +59,7 @@ def test_the_command_writes_an_ordinary_checkpoint(home: Path, tmp_path: Path, r
     assert report["asked"]["phrases"] == ["the film", "very good"]
     assert len(report["curves"]["masked-lm"]) == len(report["curves"]["next-sentence"]) == 30
     assert report["epochs"][-1]["masked_lm_loss"] < report["epochs"][0]["masked_lm_loss"]
-    theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    theirs = open_upstream(transformers.AutoModelForPreTraining, tmp_path / "out")
     ours: Any = minibert.load(tmp_path / "out", head="pretraining")
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
@@ -262,7 +263,7 @@ def model() -> Electra:
 
 def upstream(kind: str, part: Any, folder: Path) -> Any:
     minibert.save(part, folder)
-    return getattr(transformers, f"ElectraFor{kind}").from_pretrained(folder, attn_implementation="eager").eval()
+    return open_upstream(getattr(transformers, f"ElectraFor{kind}"), folder)
 
 
 def test_the_generator_is_a_quarter_as_wide_with_the_same_tables_which_both_gradients_reach(model: Electra) -> None:

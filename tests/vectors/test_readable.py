@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import minilm_folder
+from support.models import minilm_folder, open_upstream
 
 import minibert
 from minibert.vectors.readable import Matrix, readable_vectors
@@ -53,7 +53,7 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
     from transformers import AutoModel, AutoTokenizer
 
     texts = [*TEXTS, "a long and winding road " * 9]
-    reference = AutoModel.from_pretrained(minilm_folder(), attn_implementation="eager").eval()
+    reference = open_upstream(AutoModel, minilm_folder())
     batch = AutoTokenizer.from_pretrained(minilm_folder())(texts, padding=True, return_tensors="pt")
     with torch.inference_mode():
         out = reference(**batch, output_hidden_states=True)
