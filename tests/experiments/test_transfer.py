@@ -1,5 +1,6 @@
 """What pretraining is worth: a checkpoint that knows the labels beats random weights of its shape."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_the_table_has_every_way_with_its_standard_error(
     header, row = capsys.readouterr().out.splitlines()[:2]
     assert header.count("standard error") == len(("fine-tuned", "random", "frozen", "gain"))
     assert row.split()[:4] == ["sst2", "16", "12", "0.500"] and row.count(",") == 4
+    assert header.count("fitted: ") == 2
 
 
 def test_fewer_rows_are_a_part_of_more_with_their_own_labels_and_too_many_are_refused(
@@ -57,7 +59,7 @@ def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers
     monkeypatch.setattr(transfer, "train", lambda model, *args: iter([started.append(model.state_dict())]))
     run = FinetuneRun.of(*transfer.read_data("", checkpoint), FinetuneSettings(model=str(checkpoint), device="cpu"))
     for pretrained in (True, False):
-        transfer.fine_tune(run, 0, pretrained=pretrained)
+        transfer.fine_tune(run, transfer.read_data("", checkpoint)[1], 0, pretrained=pretrained)
     tuned, random = started
     name = "encoder.layers.0.attention.query.weight"
     assert tuned[name].shape == random[name].shape and not torch.equal(tuned[name], random[name])
@@ -70,11 +72,24 @@ def test_the_error_of_the_gain_is_that_of_paired_rows(
 ) -> None:
     """Both ways have half of the rows right: the same rows, or the others."""
     right = {True: [True] * 6 + [False] * 6, False: random}
-    monkeypatch.setattr(transfer, "fine_tune", lambda run, seed, pretrained: right[pretrained])
+    monkeypatch.setattr(
+        transfer, "fine_tune", lambda run, training, seed, pretrained: transfer.Right([True, False], right[pretrained])
+    )
     task, training, held_out = transfer.read_data("", checkpoint)
     run = FinetuneRun.of(task, training, held_out, FinetuneSettings(model=str(checkpoint), device="cpu"))
     found = transfer.gain(run, training, held_out, seeds=2)
     assert (found.gain.mean, found.gain.standard_error) == (0.0, pytest.approx(error, abs=1e-4))
+    assert found.fitted == {"fine-tuned": [0.5, 0.5], "random": [0.5, 0.5]}
+
+
+def test_the_fit_is_the_accuracy_on_the_training_rows(checkpoint: Path) -> None:
+    """With all training labels swapped, the model learns its own rows and is wrong on the others."""
+    task, training, held_out = transfer.read_data("", checkpoint)
+    swapped = replace(training, labels=[{"pos": "neg", "neg": "pos"}[one] for one in training.known_labels])
+    settings = FinetuneSettings(model=str(checkpoint), device="cpu", epochs=60, learning_rate=3e-3)
+    run = FinetuneRun.of(task, swapped, held_out, settings)
+    found = transfer.fine_tune(run, swapped, 0, pretrained=True)
+    assert (found.training, found.held_out) == ([True] * 24, [False] * 12)
 
 
 def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
