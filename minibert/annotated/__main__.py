@@ -45,8 +45,7 @@ def build(folder: Path) -> Path:
     sources = {module: (PACKAGE / f"{module}.py").read_text("utf-8") for module in MODULES}
     trees = {module: ast.parse(text) for module, text in sources.items()}
     contents = {
-        module: [name for name in definitions(tree).values() if name and "." not in name]
-        for module, tree in trees.items()
+        module: [name for name in definitions(tree).values() if "." not in name] for module, tree in trees.items()
     }
     environment = templates(FOLDER)
     environment.filters |= {
@@ -102,7 +101,7 @@ def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> d
 
 
 def sections(text: str, links: dict[str, str]) -> list[Section]:
-    """Split a module into rows: one for each definition and for each whole-line comment."""
+    """Split a module into rows: one for each definition with a docstring and for each whole-line comment."""
     tree = ast.parse(text)
     numbered = enumerate(map(str.strip, text.splitlines()), 1)
     explained = {number: line[2:].strip("-") for number, line in numbered if COMMENT.match(line)}
@@ -127,11 +126,12 @@ def sections(text: str, links: dict[str, str]) -> list[Section]:
 
 
 def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int, str]:
-    """Return the name of each definition by its first line; the name is "" if it has no docstring."""
+    """Return the name of each definition that has a docstring, by its first line. The others continue a row."""
     found: dict[int, str] = {}
     for node in [node for node in parent.body if isinstance(node, Definition)]:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        found[first] = f"{prefix}{node.name}" if ast.get_docstring(node) else ""
+        if ast.get_docstring(node):
+            found[first] = f"{prefix}{node.name}"
         if isinstance(node, ast.ClassDef):
             found |= definitions(node, f"{node.name}.")
     return found

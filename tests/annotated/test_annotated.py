@@ -54,7 +54,7 @@ def words(text: str) -> str:
 def test_every_line_of_the_source_is_on_its_page_as_code_or_as_prose(pages: dict[str, str]) -> None:
     for module in MODULES:
         page, text = pages[page_name(module)], (PACKAGE / f"{module}.py").read_text("utf-8")
-        rows = re.findall(r'<span id="L(\d+)">(.*?)</span>(?=<span id|</pre)', page)
+        rows = re.findall(r'<span id="L(\d+)"[^>]*>(.*?)</span>(?=<span id|</pre)', page)
         code, shown = {int(number): plain(line) for number, line in rows}, words(plain(page))
         for number, line in enumerate(text.splitlines(), start=1):
             assert code[number] == line if number in code else words(line) in shown, (module, line)
@@ -74,12 +74,14 @@ T = (("a",     "b"),)
 def f(y):
     '''What <b>.'''
     return y
+def g(y):
+    return y
 """
     shown = sections("'Doc of `f`.'\n" + source, {})
     assert [(one.name, one.prose, [plain(line) for _, line in one.code]) for one in shown] == [
         ("", ["Doc of `f`."], []),
         ("", ["why (B,S)"], ['x = {"a": 1}  # (B,S)', "# ours      theirs", 'T = (("a",     "b"),)']),
-        ("f", ["What <b>."], ["def f(y):", "    return y"]),
+        ("f", ["What <b>."], ["def f(y):", "    return y", "def g(y):", "    return y"]),
     ]
 
 
@@ -182,7 +184,7 @@ def test_nothing_is_cut_off_and_the_pictures_can_be_read(browser: Any, folder: P
     for name in ("index", "heads", "distillation", "model"):
         page.goto((folder / f"{name}.html").as_uri())
         cut_off = page.evaluate(
-            """[...document.querySelectorAll(".plate *, .prose p")].filter(node =>
+            """[...document.querySelectorAll(".plate *, .prose p, section > pre *")].filter(node =>
             node.getBoundingClientRect().right > document.documentElement.clientWidth).map(node => node.outerHTML)"""
         )
         assert (page.evaluate("document.documentElement.scrollWidth"), cut_off) == (width, [])
