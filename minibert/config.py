@@ -28,7 +28,7 @@ ABSENT = {
     "per_layer_config": {},
     "quantization_config": {},
 }
-# A file could claim any size, and that much memory would be allocated: the maximum is far above that of any BERT.
+# A file could claim any size, and that much memory would be allocated: the maximum is far above any BERT.
 size = partial(setting, help="", minimum=1, maximum=2**24)
 fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
 

@@ -14,7 +14,7 @@ All of minibert computes with this code. The readable path pads texts to rows, (
 fast paths pack the tokens of all texts without padding, (T, D), and exchange parts, such as linear layers, but not the
 order: a linear layer or a norm sees one token at a time, and only attention must know which tokens form a text.
 
-The equations are those of "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
+The equations are from "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
 You Need" (Vaswani et al. 2017). The operations follow the order of transformers 5.23's eager path, so that in float32
 on a CPU the two are equal bit for bit.
 """
@@ -52,7 +52,7 @@ def layer_norm(config: Config, width: int) -> nn.LayerNorm:
 
 
 class Embeddings(nn.Module):
-    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and those of its relatives.
+    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and its relatives.
 
     An embedding is a table with a learned vector for each id. The vectors of the token, of its segment (0 for the first
     text of a pair, 1 for the second) and of its position are added (section 3). Relatives may lack segments, add
@@ -90,7 +90,7 @@ class Embeddings(nn.Module):
     ) -> Tensor:
         """Token ids, segments and tasks, each (B,S), to (B,S,D).
 
-        segments, tasks: None: 0 for all. positions: None: those of padded rows.
+        segments, tasks: None: 0 for all. positions: None: as in padded rows.
         """
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
@@ -151,7 +151,7 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head attention: H heads of width W in parallel, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
 
-    Each head has its own queries, keys and values, W wide; one D by D matrix computes those of all heads at once.
+    Each head has its own queries, keys and values, W wide; one D by D matrix computes them for all heads at once.
     Mirrors BertSelfAttention with the projection of BertSelfOutput, and DistilBertSelfAttention.
     """
 

@@ -4,7 +4,7 @@ The encoder gives each token a vector; a task head turns vectors into an answer:
 the text. (It is not an attention head.) Each class here is a complete model: the encoder under `.encoder`, and the few
 layers that read its output. This file has what all heads share, and the objectives whose labels come from the text
 itself; heads.py has the heads of fine-tuning. Arguments, fields and losses have the names of transformers 5.23; the
-losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besides the letters of model.py:
+losses are in losses.py. Sections refer to "BERT" (Devlin et al. 2018). Besides the letters of model.py:
 
     K  labels of a classifier        C  choices of a multiple-choice question
 """

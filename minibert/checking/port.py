@@ -1,4 +1,4 @@
-"""A port, a whole model in any language: its numbers on fixed inputs beside those of the checkpoint, stage by stage.
+"""A port, a whole model in any language: its numbers on fixed inputs beside the checkpoint's, stage by stage.
 
     --export      inputs.npz: input_ids, attention_mask, token_type_ids, and what they should become
     a model       is called with these inputs, by name
@@ -357,7 +357,7 @@ def write_inputs(path: Path, folder: Path) -> list[str]:
 def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
     """Check the outputs in an .npz. precision: in which they were computed; "auto": float16 if they are, else float32.
 
-    Raises ValueError for unknown names, no output, other inputs than those of --export, and a damaged file.
+    Raises ValueError for unknown names, no output, other inputs than --export wrote, and a damaged file.
     """
     expected = Expected(folder)
     try:
@@ -384,7 +384,7 @@ def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
 
 
 def stacked(arrays: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the outputs, those of single layers stacked. Raises ValueError where layers are missing between them."""
+    """Return the outputs, with single layers stacked. Raises ValueError where layers are missing between them."""
     found = {name: arrays[name] for name in OUTPUTS if name in arrays}
     for kind in OUTPUTS[:2]:
         layers = sorted(int(one[2]) for name in arrays if (one := LAYER.fullmatch(name)) and one[1] == kind)

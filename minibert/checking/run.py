@@ -26,7 +26,7 @@ def check(
         minibert.check("outputs.npz", "bert-base-uncased")  the numbers of any program (`minibert check --export`)
 
     model: the checkpoint that a model or the numbers are compared with. stage: one function of a file. precision: of
-    the numbers in a file, "float32", "float16" or "bfloat16"; "auto": that of the arrays. Raises ValueError or
+    the numbers in a file, "float32", "float16" or "bfloat16"; "auto": the precision of the arrays. Raises ValueError or
     FileNotFoundError for what cannot be checked: a file with an error in it, unknown names, other inputs.
     """
     path = os.fspath(what) if isinstance(what, str | os.PathLike) else ""

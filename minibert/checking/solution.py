@@ -54,7 +54,7 @@ class Verdict:
     causes: tuple[str, ...] = ()  # the likeliest first
     library: tuple[str, ...] = ()  # what it calls of other libraries
     place: Place | None = None
-    mistakes: tuple[Mistake, ...] = ()  # those of the likeliest cause
+    mistakes: tuple[Mistake, ...] = ()  # of the likeliest cause
 
 
 class SolutionError(ValueError):

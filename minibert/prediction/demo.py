@@ -143,7 +143,7 @@ def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Ev
 
 
 def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, str]) -> Figures:
-    """Print the accuracy beside that of always predicting the majority class, and which classes were confused."""
+    """Print the accuracy beside the share of the majority class, and which classes were confused."""
     majority, _ = Counter(labels).most_common(1)[0]
     baseline = found.classes[majority].rows / found.rows
     print(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
@@ -158,7 +158,7 @@ def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, 
 def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | None:
     """Print the accuracy with the pooling that the checkpoint's files state.
 
-    Return None where they state none, that of the tutorial, or one that minibert does not have.
+    Return None where they state none, the one of the tutorial, or one that minibert does not have.
     """
     try:
         stated = read_stated(folder)
@@ -211,7 +211,7 @@ def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
 def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
     """Data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's own file, the shipped reviews.
 
-    columns: those of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
+    columns: of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
     """
     meaning = MEANING
     folder = os.environ.get("MINIBERT_DATA")

@@ -73,7 +73,7 @@ class GridScore:
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
 
-    `task`, `labels`, `pairs`, `answer` and `measure` are those of prediction.reader.Reader too.
+    `task`, `labels`, `pairs`, `answer` and `measure` exist in prediction.reader.Reader, too.
     """
 
     features: TextFeatures
@@ -160,7 +160,7 @@ class Classifier:
         """Read a folder written by `save`. model: the checkpoint, where it was moved.
 
         Raises FileNotFoundError where the folder or the checkpoint is missing, ValueError where the folder is damaged
-        or the checkpoint is not that of the training.
+        or the checkpoint is not the one it was trained with.
         """
         details, arrays = read(user_path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
@@ -238,7 +238,7 @@ def train(
 
 
 def as_grid(grid: str | Sequence[float]) -> list[float]:
-    """The values of C to try: those of a named grid, or the given ones; text such as "0.1,1" too."""
+    """The values of C to try: of a named grid, or as given; text such as "0.1,1" too."""
     values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
         found = [float(C) for C in values]
@@ -250,7 +250,7 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
 
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
-    """Given vectors in float32. Raises ValueError where they are not those of these texts: a sample is recomputed."""
+    """Given vectors in float32. Raises ValueError where they are not made from these texts: a sample is recomputed."""
     narrow = vectors.astype(np.float32)
     expected = (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
@@ -260,7 +260,7 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
         if distances.max() <= FARTHEST:  # NaN is not
             return narrow
     raise ValueError(
-        f"the vectors, {vectors.shape} of {vectors.dtype}, are not those of these texts, {expected} of float32; give "
+        f"the vectors, {vectors.shape} of {vectors.dtype}, are not made from these texts, {expected} of float32; give "
         "vectors of the same texts in the same order, by the same model and settings"
     )
 

@@ -2,7 +2,7 @@
 
 An encoder that is not trained has no dropout (loop.set_train_mode), so that its states of an example are constant: they
 are computed once, and each step costs only the task head. Kept are the states that the task head reads: of a text the
-first token's and the pooler's output, of a sentence with tags those of all its tokens.
+first token's and the pooler's output, of a sentence with tags all its tokens' states.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def predict_logits(
 ) -> list[Logits]:
     """The logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
 
-    Of a masked LM they are those of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces them
-    while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
+    Of a masked LM they are the logits of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces
+    them while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
     found: list[Any] = [None] * len(encoded.examples)
     with inference(model), unchecked(), autocast(model.device, precision):

@@ -1,10 +1,10 @@
 """The training step without padding: the same loss and gradients, about twice as fast.
 
-In a random batch half of all positions are padding. Here the tokens of a batch stand one after the other, (T, D), so
-that linear layers, norms and dropout see no padding. Only attention gets rows again, (B, S, D), with a mask, in groups
-of similar length. In the last layer everything except keys and values is computed only for the tokens that the task
-head reads: the first of each text, or those that have a label. All of it is exact: what is left out never reaches the
-loss.
+In a random batch half of all positions are padding. Here the tokens of a batch are stored one after the other, (T, D),
+so that linear layers, norms and dropout see no padding. Only attention gets rows again, (B, S, D), with a mask, in
+groups of similar length. In the last layer everything except keys and values is computed only for the tokens that the
+task head reads: the first of each text, or those that have a label. All of it is exact: what is left out never reaches
+the loss.
 
 The encoder itself computes it (model.Encoder.through_layers), with this layout and this attention. More letters:
 
@@ -187,7 +187,7 @@ def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
 def packed_output(model: Head, batch: ExampleBatch) -> Any:
     """The output of the model's task head with its loss.
 
-    Its logits are those of the tokens that were needed: (B, K) of texts, (1, N, K) of labelled tokens.
+    Its logits are of the tokens that were needed: (B, K) of texts, (1, N, K) of labelled tokens.
     """
     encoded, labels = packed_states(model, batch)
     return model.read(encoded, **labels)

@@ -3,7 +3,7 @@
     folder -> its kind -> a reader: Classifier or Reader -> data -> answers -> a dict for each text
 
 A folder of `minibert classify train` is opened by frozen.Classifier. Reader opens every other folder, a checkpoint with
-a task head: that of `minibert finetune`, whose training.json has the settings of the task, or that which transformers
+a task head: one of `minibert finetune`, whose training.json has the settings of the task, or one that transformers
 wrote with save_pretrained.
 """
 
@@ -123,7 +123,7 @@ def task_name(model: Head) -> str:
     """The task of a model's head. Raises ValueError for a head that was never trained, and one that no task has."""
     found = {task_class(name).head: name for name in TASKS}.get(model.name)
     if found is None or not model.head_is_trained:
-        state = "was never trained" if found else f"is not that of a task; choose from {', '.join(TASKS)}"
+        state = "was never trained" if found else f"is not for a task; choose from {', '.join(TASKS)}"
         raise ValueError(f"the task head {model.name!r} {state}")
     return found
 
@@ -131,7 +131,7 @@ def task_name(model: Head) -> str:
 def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
     """The task with its settings, and max_length, of a folder that `minibert finetune` wrote; None for any other."""
     report = read_json(folder / REPORT) if (folder / REPORT).is_file() else {}
-    if report.get("task") != kind:  # that of transformers, or of `minibert pretrain`
+    if report.get("task") != kind:  # written by transformers, or by `minibert pretrain`
         return None, None
     try:
         max_length: int = report["asked"]["max_length"]

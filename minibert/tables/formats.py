@@ -179,7 +179,7 @@ def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
 
 
 def codec(encoding: str) -> str:
-    """The codec of an encoding: that of UTF-8 drops a mark at the beginning."""
+    """The codec of an encoding; for UTF-8, the one that drops a mark at the beginning."""
     return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 

@@ -78,7 +78,7 @@ class Table:
     """Columns of a file, to be read once, inside `with`.
 
     path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
-    those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
+    the names of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device, a folder without .txt files, an
     unknown format, a missing column, a file that changes while it is read, or, with its place, for content that is
     damaged.
@@ -304,7 +304,7 @@ class TextFile(Table):
     """A column of texts in a file, to be iterated once, inside `with`.
 
     column: a name, or a number from 1 if there is no header; None takes the column called sentence or text, or the
-    only one. column2: the column of second texts; each row is then a pair of texts. format and settings: those of
+    only one. column2: the column of second texts; each row is then a pair of texts. format and settings: as for
     FileSettings. Otherwise as Table.
     """
 

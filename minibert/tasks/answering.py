@@ -54,9 +54,9 @@ class Answering(AnsweringSettings, Task):
     """An answer to each question, cut from its passage.
 
     max_question: a longer question is truncated; None: 64, or half of the room beside `stride` where 64 do not fit.
-    stride: tokens from the start of a window to that of the next, as in Google's script (transformers' doc_stride is
-    the overlap); None: 128, or half a window where that is less. null_threshold: the margin by which "no answer" must
-    beat the best answer. unanswerable: whether "no answer" is allowed; None: if the data is SQuAD 2.0. repair: an
+    stride: tokens from the start of a window to the start of the next, as in Google's script (transformers' doc_stride
+    is the overlap); None: 128, or half a window where that is less. null_threshold: the margin by which "no answer"
+    must beat the best answer. unanswerable: whether "no answer" is allowed; None: if the data is SQuAD 2.0. repair: an
     answer that is not at its start in a file is taken, stripped, from the nearest place where it occurs; a question is
     left out whose answers occur nowhere. format, delimiter, encoding: of a file.
     """

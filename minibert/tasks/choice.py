@@ -5,7 +5,7 @@
     [CLS] the sky is [SEP] blue. [SEP]      score 3.1
     [CLS] the sky is [SEP] a fish. [SEP]    score 0.4      p = softmax over the choices
 
-Each choice is paired with its question and scored on its own. A context, the passage of the question, stands before the
+Each choice is paired with its question and scored on its own. A context, the passage of the question, comes before the
 question. A pair that is too long is truncated longest text first: context and question at their beginning, the choice
 at its end.
 """
@@ -134,7 +134,7 @@ class Choice(ChoiceSettings, Task):
     def encode(
         self, data: Sequence[ChoiceQuestion], tokenizer: Tokenizer, labels: Sequence[str], max_length: int
     ) -> Encoded:
-        """An example for each choice, those of a question in a row, each with the index of the right one."""
+        """An example for each choice, a question's choices in a row, each with the index of the right one."""
         if len(counts := {len(question.choices) for question in data}) > 1:
             raise ValueError(f"the questions have {sorted(counts)} choices; all need as many")
         template = tokenizer.template

@@ -37,7 +37,7 @@ class Texts:
     texts: list[str]
     pairs: list[str] | None = None
     labels: list[Any] | None = None  # a name, a tuple of names, or a number for each text
-    names: Sequence[str] = ()  # all names of labels in order, columns of a matrix too; (): those of `labels`, sorted
+    names: Sequence[str] = ()  # all names of labels in order, columns of a matrix too; (): those in `labels`, sorted
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -62,7 +62,7 @@ class Classification(ClassificationSettings, Task):
     text, pair, label: columns of a file by name, or by number from 1 without a header; the default names are sentence
     or text, and label; without `pair` there are single texts. separator: between several labels of a text; None: each
     text has exactly one, unless a file has lists of labels, as a .jsonl may: `resolve` then sets a separator.
-    regression: labels are numbers. The others are those of FileSettings.
+    regression: labels are numbers. The others: as in FileSettings.
     """
 
     name = "classify"

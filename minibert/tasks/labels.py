@@ -168,7 +168,7 @@ class MultiLabel:
         return tuple(sorted({one.strip() if isinstance(one, str) else one for one in items}, key=str))
 
     def named(self, given: Sequence[tuple[str | int, ...] | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
-        """Return the names of each text, and all names in order; those of a matrix are the numbers of its columns.
+        """Return the names of each text, and all names in order; the names in a matrix are the numbers of its columns.
 
         Raises ValueError for arrays that may be either a matrix of 0 and 1 or numbers of labels, or that are neither.
         """

@@ -64,7 +64,7 @@ def class_scores(
     labels: Iterable[str] = (),
     class_of: Callable[[Item], str] = str,
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """The score over all items, and that of each class: of `labels` first, then of any other class among the items."""
+    """The score over all items, and one per class: for `labels` first, then for any other class among the items."""
     there, found, hits = Counter[str](), Counter[str](), Counter[str]()
     for true_items, predicted_items in zip(true, predicted, strict=True):
         there.update(map(class_of, true_items))

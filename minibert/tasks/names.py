@@ -1,6 +1,6 @@
 """The names of labels: what is accepted as a label, and in which order a model has them.
 
-A model knows its labels by name, in the order of config.id2label and of the columns of its logits. The order is that of
+A model knows its labels by name, in the order of config.id2label and of the columns of its logits. The order is as in
 scikit-learn: integers by value, strings sorted. Numbers in the text of a file count as numbers: 0, 1, 2, 10. A matrix
 of 0 and 1 keeps all of its columns, also one that is never 1. A head that is trained already keeps its order.
 
@@ -32,7 +32,7 @@ ARRAYS = (list, tuple, np.ndarray)
 def label_names(config: Config) -> list[str]:
     """Return the labels of a checkpoint in the order of its logits.
 
-    Raises ValueError for a label without a name, or with that of another one.
+    Raises ValueError for a label without a name, or with the name of another one.
     """
     names: dict[str, int] = {}
     for number, name in sorted(config.id2label.items()):
@@ -130,7 +130,7 @@ def is_matrix(rows: Sequence[object]) -> bool:
 
 
 def of_matrix(rows: Sequence[Any]) -> tuple[list[Names], list[str]]:
-    """Return the names of each row of a matrix of 0 and 1, (N, K), and those of all columns: 0, 1, 2, ...
+    """Return the names of each row of a matrix of 0 and 1, (N, K), and the names of all columns: 0, 1, 2, ...
 
     Raises ValueError, with the row, for other numbers.
     """

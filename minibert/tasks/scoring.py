@@ -31,12 +31,12 @@ from minibert.utils.printing import progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 
-COPIED_TOKENS = 1 << 18  # in the copies that are held at once: those of one text of 512 tokens
+COPIED_TOKENS = 1 << 18  # in the copies that are held at once: as many as one text of 512 tokens has
 LOGITS = 1 << 22  # held at once
 
 
 class Score(NamedTuple):
-    """The score of a text, and those of its tokens, of which it is the sum; in nats."""
+    """The score of a text, which is the sum of its tokens' scores, and these scores; in nats."""
 
     score: float
     tokens: list[str]
@@ -141,7 +141,7 @@ def score(
 
     texts: list, tuple, 1-D array, Series or generator. model: a checkpoint with a masked-LM head, by Hub name or
     folder, or a loaded MaskedLM with tokenizer=; None: as hub.find_masked_lm chooses. tokens: a Score for each text,
-    which has those of its tokens, in place of a number. how: device, precision, batch_tokens and long, as for Scorer.
+    with the scores of its tokens, in place of a number. how: device, precision, batch_tokens and long, as for Scorer.
     Each token more lowers the score, so compare texts of about the same length. Raises what Scorer and its call raise.
     """
     found = Scorer(find_masked_lm() if model is None else model, **how)(texts)

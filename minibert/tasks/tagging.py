@@ -75,7 +75,7 @@ class Tagging(TaggingSettings, Task):
         return read_sentences(path, self)
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
-        """Return the sentences of a CoNLL file, tagged or not; its name ends in anything but that of a table."""
+        """Return the sentences of a CoNLL file, tagged or not; its name may end in anything that no table has."""
         if format_by_name(path) or how.format or how.text or not Path(path).suffix:
             return None
         sentences = read_sentences(path, replace(self, encoding=how.encoding), tagged=False)

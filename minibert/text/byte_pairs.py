@@ -9,7 +9,7 @@
 A text is bytes, and all 256 of them are in the vocabulary: no word is unknown, in any language. A space belongs to the
 word after it, Ġ, so a word at the beginning of a text differs from the same word in the middle.
 
-Merging is that of Sennrich et al. 2016 ("Neural Machine Translation of Rare Words with Subword Units", section 3.2).
+Merging follows Sennrich et al. 2016 ("Neural Machine Translation of Rare Words with Subword Units", section 3.2).
 Words are split and bytes written as in GPT-2 (Radford et al. 2019, section 2.2), which RoBERTa adopted (Liu et al.
 2019, section 4.4). This file does what the `tokenizers` library does (0.23 ByteLevel, BPE), and a test compares the two
 on all of Unicode that Python has a table of. It is for reading; `minibert.text.tokenizer` is the one in use.
@@ -54,7 +54,7 @@ def split_words(text: str) -> list[str]:
 
 @cache
 def byte_characters() -> list[str]:
-    """A character for each byte: printable ones stand for themselves, the others are 256 and up (space: Ġ)."""
+    """A character for each byte: printable ones represent themselves, the others are 256 and up (space: Ġ)."""
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]
     return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]

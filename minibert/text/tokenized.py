@@ -176,7 +176,7 @@ class Tokenized:
     windows: list[int] | None = None  # N: rows per text; None: one each
 
     def take(self, numbers: Sequence[int]) -> Self:
-        """The rows of some of the texts, in this order; the stats remain those of all texts."""
+        """The rows of some of the texts, in this order; the stats still count all texts."""
         starts = list(accumulate(self.windows or [1] * len(self.ids), initial=0))
         rows = [row for number in numbers for row in range(starts[number], starts[number + 1])]
         second = self.second and [self.second[row] for row in rows]

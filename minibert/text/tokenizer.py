@@ -66,7 +66,7 @@ BEGINNING = 2**16  # characters of a text that will be cut; 512 tokens of text t
 
 
 class Tokenizer(TransformersNames):
-    """BERT's tokenizer and those of its relatives: texts in, ids out, equal to transformers 5.23.
+    """The tokenizer of BERT and its relatives: texts in, ids out, equal to transformers 5.23.
 
     definition: the content of a tokenizer.json. limit: the number of positions of the model. max_length: texts are cut
     to this unless a call sets another. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
@@ -107,7 +107,7 @@ class Tokenizer(TransformersNames):
         segments = "token_type_ids" in (self._settings.get("model_input_names") or ["token_type_ids"])
         self.template = template if segments else replace(template, segment=0)
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
-        # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
+        # [UNK] represents a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
         self.limit = limit
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)

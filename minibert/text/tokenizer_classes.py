@@ -104,7 +104,7 @@ def albert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mappin
         steps.append(normalizers.Lowercase())
     if rules["normalizer"] is not None:
         steps.append(rules["normalizer"])
-    del rules["post_processor"]  # that of the file counts
+    del rules["post_processor"]  # the one in the file counts
     return rules | {"model": {"unk_id": 1, "byte_fallback": False}, "normalizer": normalizers.Sequence(steps)}
 
 

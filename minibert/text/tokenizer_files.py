@@ -143,7 +143,7 @@ def with_lowercase(normalizer: Any, lowercase: bool, source: str) -> dict[str, A
 def all_added_tokens(
     definition: Mapping[str, Any], folder: Path, settings: Mapping[str, Any], name: str, pieces: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Return the added tokens of a tokenizer: those of tokenizer.json, of the other files, and of its class."""
+    """Return the added tokens of a tokenizer: from tokenizer.json, from the other files, and from its class."""
     present = definition.get("added_tokens") or []
     stated = stated_tokens(folder, settings, present)
     contents = {token.content for token in stated.values()}

@@ -197,7 +197,7 @@ def stated_tokens(
 ) -> dict[int, AddedToken]:
     """Return the added tokens that files state with an id; content: the added_tokens of tokenizer.json.
 
-    Those of added_tokens_decoder; without it those of added_tokens.json and of tokenizer.json, as in transformers.
+    From added_tokens_decoder; without it from added_tokens.json and tokenizer.json, as in transformers.
     """
     if "added_tokens_decoder" in settings:
         return {int(id): as_added(token) for id, token in settings["added_tokens_decoder"].items()}

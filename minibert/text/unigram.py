@@ -7,10 +7,10 @@
     look each piece up in the vocabulary
 
 Every piece has a score, the logarithm of its probability. The score of a segmentation is the sum over its pieces, as if
-they were drawn independently: hence the name. The best one is found without trying all: the best segmentation up to
-some place is the best one up to an earlier place plus one piece (Viterbi's algorithm).
+they were drawn independently, which explains the name. The best one is found without trying all: the best segmentation
+up to some place is the best one up to an earlier place plus one piece (Viterbi's algorithm).
 
-The model is that of Kudo 2018 ("Subword Regularization", section 3.2), the table that of SentencePiece (Kudo and
+The model is from Kudo 2018 ("Subword Regularization", section 3.2), the table from SentencePiece (Kudo and
 Richardson 2018, section 3.5), which the library applies: `tokenizers.normalizers.Precompiled`. The rest of this file
 does what the `tokenizers` library does (0.23 Unigram, Metaspace), and a test compares the two. It is for reading;
 `minibert.text.tokenizer` is the one in use.
@@ -23,7 +23,7 @@ from itertools import groupby, pairwise
 
 from minibert.text.wordpiece import WHITE_SPACE, Subwords
 
-UNKNOWN_PENALTY = 10.0  # how far the score of an unknown character is below that of the worst piece
+UNKNOWN_PENALTY = 10.0  # how far the score of an unknown character is below the score of the worst piece
 
 
 def split_words(text: str) -> list[str]:

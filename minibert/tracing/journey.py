@@ -101,7 +101,7 @@ class Decision:
 
     labels: list[str]
     probabilities: NDArray[np.float64]  # (labels)
-    logits: NDArray[np.float64]  # (labels), or (1) for two labels of a logistic regression: that of the second
+    logits: NDArray[np.float64]  # (labels), or (1) for two labels of a logistic regression: the logit of the second
     intercepts: NDArray[np.float64]  # as logits
     coefficients: NDArray[np.float64]  # (logits, width)
     standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts; of a task head, vector
@@ -276,7 +276,7 @@ def decide(
     vector /= length
     standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
-    if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
+    if recipe.pooling == "mean":  # of S vectors, each of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
         by_token = (
             regression.coef_ @ ((vectors_of(alone, recipe, layers) / length - scaler.mean_) / scaler.scale_ / S).T

@@ -43,7 +43,7 @@ class Trace(Journey):
     to_html = page  # as one string
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write the page to a file, completely or not at all; `options` are those of to_html."""
+        """Write the page to a file, completely or not at all; `options` are passed to to_html."""
         write_text_atomically(user_path(path), self.to_html(**options))
 
     def _repr_html_(self) -> str:
@@ -117,7 +117,7 @@ def check_input(encoder: object, text: object, text_b: object, classifier: Class
                 "answers with `minibert predict`, or trace the model without --classifier"
             )
         if encoder is not classifier.model.encoder:
-            raise ValueError("the encoder is not that of the classifier; pass classifier.model.encoder")
+            raise ValueError("the encoder is not the one in the classifier; pass classifier.model.encoder")
     if classifier is not None and (classifier.pairs or text_b is not None):
         raise ValueError("trace explains decisions of a classifier on one text, not on a pair; leave out one of them")
 
@@ -158,14 +158,14 @@ def notes(
         "This model has no segments: only the [SEP] between the two texts separates them.": (
             text_b is not None and encoder.config.type_vocab_size < 2
         ),
-        "This model adds an embedding of its task, that of task 0, to the sum of each token.": (
+        "This model adds an embedding of its task, task 0, to the sum of each token.": (
             encoder.config.task_vocab_size > 0
         ),
         "The text has a [MASK], and this checkpoint has no masked language model's task head, so nothing is predicted "
         "there; bert-base-uncased and distilbert-base-uncased have one.": (
             not isinstance(encoder, MaskedLM) and tokenizer.mask_id in row.input_ids[0].tolist()
         ),
-        f"The classifier was trained on vectors of precision {precision}; this page computes in that of the encoder, "
+        f"The classifier was trained on vectors of precision {precision}; this page computes in the encoder's, "
         "and the last digits can differ.": precision != "float32",
     }
     return [note for note, applies in found.items() if applies]

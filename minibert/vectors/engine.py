@@ -247,7 +247,7 @@ computed_in: int | None = None  # the process that has computed and whose thread
 def check_process() -> None:
     """Raise RuntimeError in a process forked from one that has computed: it would wait forever for OpenMP's threads.
 
-    torch itself has this fault. One thread needs no others, and spawned processes, as those of joblib and scikit-learn,
+    torch itself has this fault. One thread needs no others, and spawned processes, such as joblib's and scikit-learn's,
     start their own.
     """
     global computed_in

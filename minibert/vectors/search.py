@@ -3,7 +3,7 @@
     queries -> vectors (Q,D)        scaled to length 1 -> scores (Q,n), the cosines -> merged with the best so far
     a block of the corpus (n,D)     scaled to length 1                                        -> the next block
 
-Memory is that of a block: a .npy file is read as it is needed. `embed` writes beside a .npy file how it was made, so
+Memory is one block: a .npy file is read as it is needed. `embed` writes beside a .npy file how it was made, so
 that queries become vectors in the same way and rows become texts again. For more than a few million vectors an
 approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with vectors of length 1:
 
@@ -246,7 +246,7 @@ def best(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the `top` highest scores of each line, the highest first, and their rows; of equals the first."""
     most = scores.shape[1]
-    if top < most:  # only those of at least the `top`-th score are sorted
+    if top < most:  # only rows of at least the `top`-th score are sorted
         least = np.partition(scores, most - top, axis=1)[:, most - top, None]  # (Q,1)
         order = []
         for line, high in zip(scores, scores >= least, strict=True):

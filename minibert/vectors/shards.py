@@ -79,7 +79,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Columns(FileSettings):
-    """What is read of every shard: the column of texts, that of second texts if rows are pairs, and how.
+    """What is read of every shard: the column of texts, the column of second texts if rows are pairs, and how.
 
     None: the usual names, and single texts; see tables.reading.
     """
@@ -191,7 +191,7 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     """Write the vectors of a shard beside its columns, and return its token stats.
 
     settings: everything that determines a vector except its text and the precision in which this device computes, which
-    stands beside them in the footer. Raises ValueError, naming the file, for what read_shard and `embed` refuse;
+    is beside them in the footer. Raises ValueError, naming the file, for what read_shard and `embed` refuse;
     OSError if the output cannot be written.
     """
     source = shard.source_state

@@ -193,7 +193,7 @@ def embed_stream(
     with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_file(out, overwrite)  # it may have appeared meanwhile
-        Origin.place(out).unlink(missing_ok=True)  # that of the file which is replaced
+        Origin.place(out).unlink(missing_ok=True)  # of the file which is replaced
         parts.join(out)
         Origin.of(embedder, texts.how if isinstance(texts, TextFiles) else None).write(out)
     return written(parts, out, embedder, computed, cosine)

@@ -156,7 +156,7 @@ def test_vectors_of_other_texts_or_settings_are_refused(checkpoint: Path) -> Non
     vectors, others = embed(TEXTS, str(checkpoint), pooling="mean"), embed(TEXTS, str(checkpoint), pooling="cls")
     broken = vectors.copy()
     broken[5, 3] = np.nan  # not in the sample
-    message = r"the vectors, .*, are not those of these texts, \(24, 24\) of float32; give|Input X contains NaN"
+    message = r"the vectors, .*, are not made from these texts, \(24, 24\) of float32; give|Input X contains NaN"
     for given in (vectors[:-1], vectors[:, 1:], vectors.astype(int), vectors[::-1], np.nan * vectors, others, broken):
         with pytest.raises(ValueError, match=message):
             train(TEXTS, LABELS, vectors=given, model=str(checkpoint), pooling="mean", folds=0)

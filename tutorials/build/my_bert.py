@@ -135,7 +135,7 @@ def encode(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the embeddings and the output of each layer, L + 1 times (B,S,D), and each layer's probabilities.
 
-    weights: those of embed, and of layer l those of `layer` after "encoder.layer.l.". Count the layers by their names.
+    weights: as for embed, and for layer l as for `layer`, after "encoder.layer.l.". Count the layers by their names.
     """
     raise NotImplementedError
 
@@ -188,12 +188,12 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias from that of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
+    """The gradients of x, weight and bias, given the one of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
     raise NotImplementedError
 
 
 def layer_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias from that of layer_norm's output, (N,D), (N,D), (D); without autograd."""
+    """The gradients of x, weight and bias, given the one of its output, (N,D), (N,D), (D); without autograd."""
     raise NotImplementedError
 
 
@@ -205,7 +205,7 @@ def cross_entropy_backward(logits: Tensor, labels: Tensor) -> Tensor:
 def attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value from that of attention's first result, (B,H,S,W) each; without autograd."""
+    """The gradients of query, key and value, given the one of the context, (B,H,S,W) each; without autograd."""
     raise NotImplementedError
 
 

@@ -193,7 +193,7 @@ def encode(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the embeddings and the output of each layer, L + 1 times (B,S,D), and each layer's probabilities.
 
-    weights: those of embed, and of layer l those of `layer` after "encoder.layer.l.". Count the layers by their names.
+    weights: as for embed, and for layer l as for `layer`, after "encoder.layer.l.". Count the layers by their names.
     """
     x = embed(ids, segments, weights, eps)
     states = [x]
@@ -270,12 +270,12 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias from that of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
+    """The gradients of x, weight and bias, given the one of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
     return gradient @ weight, gradient.T @ x, gradient.sum(dim=0)
 
 
 def layer_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias from that of layer_norm's output, (N,D), (N,D), (D); without autograd."""
+    """The gradients of x, weight and bias, given the one of its output, (N,D), (N,D), (D); without autograd."""
     deviation = torch.sqrt(x.var(dim=-1, keepdim=True, unbiased=False) + eps)
     normal = (x - x.mean(dim=-1, keepdim=True)) / deviation
     inner = gradient * weight
@@ -294,7 +294,7 @@ def cross_entropy_backward(logits: Tensor, labels: Tensor) -> Tensor:
 def attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value from that of attention's first result, (B,H,S,W) each; without autograd."""
+    """The gradients of query, key and value, given the one of the context, (B,H,S,W) each; without autograd."""
     scale = 1 / math.sqrt(query.shape[-1])
     scores = (query @ key.transpose(-1, -2) * scale).masked_fill(mask[:, None, None, :] == 0, float("-inf"))
     p = torch.softmax(scores, dim=-1)
