@@ -295,7 +295,7 @@ def test_train_takes_vectors_that_embed_has_written(run: Any, tmp_path: Path, ch
     train = ["classify", "train", data, "--out", tmp_path / "made", "--features", vectors, "--folds", 0]
     assert f"in {vectors}" in printed(run(*train, *settings))
     assert not (tmp_path / "made.features").exists()
-    assert "are not those of these texts" in complaint(run(*train, "--overwrite", "--model", checkpoint))
+    assert "are not made from these texts" in complaint(run(*train, "--overwrite", "--model", checkpoint))
     vectors.write_bytes(b"no matrix")
     message = f"--features is {vectors}, which is no file of `minibert embed`"
     assert message in complaint(run(*train, "--overwrite", *settings))
