@@ -96,7 +96,7 @@ def evaluate_any_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--vectors",
         choices=("similarity", "retrieval"),
-        help="measure the vectors of any checkpoint, not its head: similarity: two texts a row and a score; retrieval: "
+        help="measure the vectors of any checkpoint, not its head: similarity: two texts and a score; retrieval: "
         "a query and the text to find (default for a checkpoint without a head: similarity)",
     )
     add_options(parser, Recipe, only=("pooling", "layers", "normalize", "precision", "max_length"))

@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_rows(parser)
     add_masked_lm(parser)
     add = parser.add_argument
-    add("--pairs", action="store_true", help="compare two texts a row, the better one first: columns --text and --pair")
+    add("--pairs", action="store_true", help="two texts per row, the better one first: columns --text and --pair")
     add("--tokens", action="store_true", help="the score of each token too")
     add_machine(parser)
     add_options(parser, Recipe, only=["precision", "long"], long="error")

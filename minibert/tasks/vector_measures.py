@@ -69,7 +69,7 @@ def measure_similarity(
     device: str = "auto",
     **settings: Any,
 ) -> Measured:
-    """Return Spearman's and Pearson's correlation of the cosines of two texts a row with the scores of people.
+    """Return Spearman's and Pearson's correlation of the rows' cosines with the scores of people.
 
     model, recipe, device, settings: as for `embed`. Raises what `embed` raises, and ValueError for fewer than 2 rows,
     columns of different lengths, scores that are not finite or all equal, and a text whose vector has length 0.

@@ -337,7 +337,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def show_loss(bar: Any, loss: float, tokens: int) -> None:
-    """The loss of the last step and the tokens a second, beside the progress bar."""
+    """The loss of the last step and the tokens per second, beside the progress bar."""
     speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
     bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
 

@@ -73,7 +73,7 @@ class PretrainRun(Run):
         objective = cls.objective_of(settings)
         if settings.rows == "sentence" and objective.pairing is not None:
             raise ValueError(
-                f"objective {settings.objective} has two texts a row; rows 'sentence' needs mlm or electra"
+                f"objective {settings.objective} has two texts per row; rows 'sentence' needs mlm or electra"
             )
         learned, rest = CorpusFile.of(corpus, settings.paragraphs).split()
         if settings.dev:
