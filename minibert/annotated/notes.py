@@ -126,7 +126,7 @@ NOTES: dict[str, dict[str, Note]] = {
             So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
             W^V_h W^O_h, of rank W, what is copied. To remove a head is to leave its term out of the sum.""",
             ("attention",),
-            (f"{ENCODER}#All heads", "7_reading_attention#One tensor a layer"),
+            (f"{ENCODER}#All heads", "7_reading_attention#One tensor per layer"),
         ),
         "FeedForward": Note(
             (
