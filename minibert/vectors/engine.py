@@ -29,7 +29,7 @@ from torch import Tensor
 
 from minibert.kernels.attention import by_heads, choose_attention
 from minibert.kernels.int8 import Int8Linear, can_multiply
-from minibert.kernels.matmul import Workspace, choose_linear, reduced_float32
+from minibert.kernels.matmul import Workspace, choose_linear, reduced_float32, release_memory
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.kernels.parts import with_parts
 from minibert.model import Encoder
@@ -96,6 +96,7 @@ class Engine:
                 self.fallback.layers[number] = fast_layer(layer, kernels)
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
+                release_memory()  # else each layer needs more of it: what was freed does not fit its new form
 
     def put_ends(self, encoder: Encoder, kernels: Kernels) -> None:
         """Put in the fast versions of what comes before and after the layers."""
