@@ -150,7 +150,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """The content of a config.json; the names of BERT are accepted for every relative."""
+        """Return the content of a config.json; the names of BERT are accepted for every relative."""
         return cls(**family_of(raw.get("model_type")).read(raw, [f.name for f in fields(cls)]))
 
     @classmethod
@@ -172,5 +172,5 @@ class Config:
             raise ValueError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of config.json, under the names that transformers uses for this relative."""
+        """Return the content of config.json, under the names that transformers uses for this relative."""
         return self.family.write({f.name: getattr(self, f.name) for f in fields(self)})

@@ -29,7 +29,7 @@ IN_USE_LOCK = threading.Lock()
 
 
 def checking() -> bool:
-    """Whether inputs and labels are checked now: not inside `unchecked`, and never in compiled or exported code."""
+    """Return whether inputs and labels are checked now: not in `unchecked`, never in compiled or exported code."""
     return not torch.compiler.is_compiling() and CHECKED.get()
 
 
@@ -197,20 +197,20 @@ class Fields:
     """
 
     def keys(self) -> list[str]:
-        """The names of the fields that are not None, the loss first."""
+        """Return the names of the fields that are not None, the loss first."""
         names = [name for name, value in vars(self).items() if value is not None]
         return sorted(names, key=lambda name: name != "loss")
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """The fields that are not None, the loss first."""
+        """Return the fields that are not None, the loss first."""
         return tuple(getattr(self, name) for name in self.keys())
 
     def items(self) -> list[tuple[str, Any]]:
-        """The names and the values of the fields that are not None, the loss first."""
+        """Return the names and the values of the fields that are not None, the loss first."""
         return list(zip(self.keys(), self.to_tuple(), strict=True))
 
     def values(self) -> tuple[Any, ...]:
-        """The same as to_tuple."""
+        """Return the same as to_tuple."""
         return self.to_tuple()
 
     def __contains__(self, name: object) -> bool:

@@ -105,7 +105,7 @@ def copy_statement(around: Path, folder: Path, out: Path) -> None:
 
 
 def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
-    """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
+    """Return the tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
     Each is a copy, contiguous and in memory of its own, as safetensors requires.
     """
@@ -132,7 +132,7 @@ def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
 
 
 def without_tied(tensors: dict[str, Tensor], config: Config, left_out: dict[str, str]) -> dict[str, Tensor]:
-    """The tensors without a decoder weight that config.json ties to the token embedding, which is the same matrix."""
+    """Return the tensors without a decoder weight that config.json ties to the token embedding: it is the same."""
     names = {bare_name(name): name for name in tensors}
     for second, first in config.family.second_names.items() if config.tie_word_embeddings else ():
         weights = second.endswith(".weight") and {second, first} <= names.keys()
@@ -143,7 +143,7 @@ def without_tied(tensors: dict[str, Tensor], config: Config, left_out: dict[str,
 
 
 def unpickle(path: Path) -> dict[Any, Any]:
-    """The content of a file of torch.save. Raises ValueError for one that would run code, is damaged or no dict."""
+    """Return what torch.save wrote. Raises ValueError for a file that would run code, is damaged or holds no dict."""
     archive = zipfile.is_zipfile(regular(path, "checkpoint"))  # as torch.save writes since 1.6; only that can be mapped
     try:
         with warnings.catch_warnings(action="ignore"):  # about old formats
@@ -159,7 +159,7 @@ def unpickle(path: Path) -> dict[Any, Any]:
 
 
 def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """A contiguous copy. Raises ValueError for a tensor that safetensors cannot hold, or larger than its memory."""
+    """Return a contiguous copy. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")

@@ -40,7 +40,7 @@ class Positional(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The fields of the model's output that are not None, in their order."""
+        """Return the fields of the model's output that are not None, in their order."""
         return tuple(self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[:])
 
 
@@ -103,7 +103,7 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
 
 @torch.inference_mode()
 def largest_difference(wrapped: Positional, file: Path) -> float:
-    """The largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
+    """Return the largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
     largest = 0.0

@@ -58,7 +58,7 @@ def inspect(name: str) -> Figures:
 
 
 def stated_vectors(folder: Path) -> str | None:
-    """What the checkpoint's files state of its vectors, or why they cannot be followed; None: nothing."""
+    """Return what the checkpoint's files state of its vectors, or why they cannot be followed; None: nothing."""
     try:
         stated = read_stated(folder)
     except (ValueError, TypeError, FileNotFoundError) as error:
@@ -67,7 +67,7 @@ def stated_vectors(folder: Path) -> str | None:
 
 
 def trained(weight: Tensor, bias: Tensor) -> Figures:
-    """Whether a linear layer, weight (out, in) and bias (out), looks trained, by three numbers.
+    """Return whether a linear layer, weight (out, in) and bias (out), looks trained, by three numbers.
 
     Biases begin at exactly 0, and the first step of training moves them. A matrix begins as independent numbers of a
     normal distribution: their kurtosis is 3, and the largest singular value lies at the edge σ (√out + √in). Training
@@ -91,7 +91,7 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
 
 
 def checkpoint_text(figures: Figures) -> str:
-    """The figures of one checkpoint as text."""
+    """Return the figures of one checkpoint as text."""
     config, report = figures["config"], figures["report"]
     manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
     distinct = len(set(config["shared_layers"]))
@@ -150,7 +150,7 @@ def pooler_text(pooler: Figures) -> str:
 
 
 def tensors_text(figures: Figures) -> str:
-    """Each tensor: its name, dtype and shape in the file, and its name in minibert's model."""
+    """Return each tensor: its name, dtype and shape in the file, and its name in minibert's model."""
     rows = [
         [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["in_minibert"] or "not loaded"]
         for one in figures["tensors"]
@@ -159,7 +159,7 @@ def tensors_text(figures: Figures) -> str:
 
 
 def known_checkpoints() -> list[Figures]:
-    """The manifest, and where each of its checkpoints is on this machine."""
+    """Return the manifest, and where each of its checkpoints is on this machine."""
     rows = []
     for checkpoint in hub.KNOWN.values():
         row = {key: getattr(checkpoint, key) for key in ("name", "hub_id", "licence", "megabytes", "sha256")}
@@ -174,7 +174,7 @@ def known_checkpoints() -> list[Figures]:
 
 
 def known_text(known: list[Figures]) -> str:
-    """The manifest as text."""
+    """Return the manifest as text."""
     rows = [
         [row["name"], f"{row['megabytes']} MB", row["licence"], row["origin"] or f"minibert download {row['name']}"]
         for row in known

@@ -140,7 +140,7 @@ def load(
 
 
 def by_bare_name(tensors: dict[str, StoredTensor], source: str) -> dict[str, StoredTensor]:
-    """The tensors of the file without prefixes. Raises ValueError where two have the same bare name."""
+    """Return the tensors of the file without prefixes. Raises ValueError where two have the same bare name."""
     found: dict[str, StoredTensor] = {}
     for stored in tensors.values():
         if (other := found.setdefault(bare_name(stored.name), stored)) is not stored:
@@ -228,7 +228,7 @@ def drop_second_names(found: dict[str, StoredTensor], config: Config, report: Lo
 
 
 def in_head(ours: str) -> bool:
-    """Whether a tensor may be fresh in a new head: those outside the encoder, and the pooler."""
+    """Return whether a tensor may be fresh in a new head: those outside the encoder, and the pooler."""
     return ours.startswith("encoder.pooler.") or not ours.startswith("encoder.")
 
 
@@ -268,7 +268,7 @@ class NoInitialisation(TorchFunctionMode):
 
 
 def bare_name(name: str) -> str:
-    """The name without the prefixes of wrappers and relatives; LayerNorm's gamma and beta become weight and bias."""
+    """Return the name without prefixes of wrappers and relatives; gamma and beta become weight and bias."""
     prefixes = (*WRAPPERS, *(family.prefix for family in FAMILIES.values()))
     while prefix := next((p for p in prefixes if name.startswith(p)), ""):
         name = name.removeprefix(prefix)
@@ -279,7 +279,7 @@ def bare_name(name: str) -> str:
 
 
 def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
-    """The official name, without prefix, of a tensor of our state_dict; `head` is that of the model.
+    """Return the official name, without prefix, of a tensor of our state_dict; `head` is that of the model.
 
     in_group: config.layers_in_group. Raises LookupError where the relative has no such tensor.
     """
@@ -303,12 +303,12 @@ def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
 
 
 def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
-    """The same as in a file: the encoder of a model with a task head has the relative's prefix."""
+    """Return the same as in a file: the encoder of a model with a task head has the relative's prefix."""
     return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
 
 
 def why_left_out(family: Family, name: str) -> str:
-    """Why an official tensor has no place in the model being loaded; "" for a tensor that is not official."""
+    """Return why an official tensor has no place in the model being loaded; "" for a tensor that is not official."""
     modules = [module for head in family.heads.values() for module in head.values()]
     modules += [family.modules["pooler.dense"]] if family.has_pooler else []
     in_head = name in family.second_names or any(name.startswith(module + ".") for module in modules)
@@ -320,7 +320,7 @@ def why_left_out(family: Family, name: str) -> str:
 
 
 def has_head(name: str | Path, head: str) -> bool:
-    """Whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
+    """Return whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
     folder = hub.locate(name).folder
     config = Config.from_file(folder / "config.json")
     family = config.family
@@ -332,7 +332,7 @@ def has_head(name: str | Path, head: str) -> bool:
 
 
 def head_of(name: str | Path) -> str | None:
-    """The task head that a checkpoint has, of those that its config.json names; None where it has none of them."""
+    """Return the task head that a checkpoint has, of those that its config.json names; None if it has none."""
     folder = hub.locate(name).folder
     named = Config.from_file(folder / "config.json").extra.get("architectures")
     names = tuple(str(one) for one in named) if isinstance(named, list) else ()
@@ -396,5 +396,5 @@ def official_tensors(model: Any) -> dict[str, Tensor]:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a tokenizer in a folder."""
+    """Return the files of a tokenizer in a folder."""
     return [path for name in hub.TOKENIZER_FILES if (path := folder / name).exists()]

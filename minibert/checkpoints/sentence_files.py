@@ -71,7 +71,7 @@ def read_stated(folder: Path) -> Stated | None:
 
 
 def pooling_mode(config: dict[str, Any]) -> Any:
-    """The one pooling that a config.json of a Pooling names, else all of them; the mean if it names none."""
+    """Return the one pooling that a config.json of a Pooling names, else all of them; the mean if it names none."""
     named = config.get("pooling_mode") or [mode for key, mode in OLDER.items() if config.get(key)] or "mean"
     return named[0] if isinstance(named, list) and len(named) == 1 else named
 
@@ -88,7 +88,7 @@ def check_prompt(path: Path) -> None:
 
 
 def read_max_length(folder: Path) -> int:
-    """The number of tokens, special tokens included, to which texts are cut."""
+    """Return the number of tokens, special tokens included, to which texts are cut."""
     own = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
     settings = folder / "tokenizer_config.json"
     values = [read_json(path) if path is not None and path.exists() else {} for path in (own, settings)]

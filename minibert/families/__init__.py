@@ -25,7 +25,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: object) -> Family:
-    """The family of this model_type. Raises ValueError, listing the implemented ones, for any other."""
+    """Return the family of this model_type. Raises ValueError, listing the implemented ones, for any other."""
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type {brief(model_type)} is not supported; supported: {', '.join(FAMILIES)}")
     return FAMILIES[model_type]

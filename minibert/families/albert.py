@@ -41,7 +41,7 @@ TOKENS = {
 
 
 def shared_layers(config: Any) -> tuple[int, ...]:
-    """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn.
+    """Return which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn.
 
     Raises ValueError for more groups than steps.
     """

@@ -121,7 +121,7 @@ class Family:
         return "pooler.dense" in self.modules
 
     def official(self, module: str, head: str = "") -> str:
-        """The official name of one of our modules, which may contain others; LookupError where the relative has none.
+        """Return the official name of one of our modules, which may contain others; LookupError if there is none.
 
         A module outside the table is found by its contents: layers.{} is the parent of layers.{}.attention.query.
         """
@@ -136,11 +136,11 @@ class Family:
 
     @staticmethod
     def numbered(name: str, layer: int, in_group: int = 1) -> str:
-        """An official name with the number of one of our layers filled in; files count groups of `in_group` layers."""
+        """Return an official name with the number of our layer filled in; files count groups of `in_group` layers."""
         return name.format(*(divmod(layer, in_group) if name.count("{}") == 2 else [layer]))
 
     def read(self, raw: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-        """The values of Config's fields from a config.json; every other key goes into `extra`.
+        """Return the values of Config's fields from a config.json; every other key goes into `extra`.
 
         A null counts as missing. Raises ValueError or TypeError for invalid labels.
         """
@@ -153,7 +153,7 @@ class Family:
         return known | {"id2label": read_labels(raw), "extra": extra}
 
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The config.json of these values of Config's fields."""
+        """Return the config.json of these values of Config's fields."""
         left_out = {"extra", *self.decides}
         written = {self.keys.get(name, name): value for name, value in values.items() if name not in left_out}
         label2id = {label: i for i, label in values["id2label"].items() if isinstance(label, str)}
@@ -161,7 +161,7 @@ class Family:
 
 
 def read_labels(raw: Mapping[str, Any]) -> dict[int, Any]:
-    """The labels of a config.json by number: those of id2label, else as many as num_labels, else two.
+    """Return the labels of a config.json by number: those of id2label, else as many as num_labels, else two.
 
     Names may be null or no text, as in transformers: only predictions need them (tasks.names.label_names).
     """

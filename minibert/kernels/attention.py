@@ -90,7 +90,7 @@ def blocks(columns: Tensor, window: int) -> Iterator[tuple[slice, slice, Tensor]
 
 
 def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The attention of one group by torch's kernel, (B,S,H,W) -> (B,S,H,W); on a CPU in float32.
+    """Return the attention of one group by torch's kernel, (B,S,H,W) -> (B,S,H,W); on a CPU in float32.
 
     mask: True for a key that a query sees, (B,1,S,S) or the like.
     """
@@ -184,7 +184,7 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
 
 
 def choose_attention(dtype: torch.dtype, device: torch.device, head_size: int, workspace: Workspace) -> PackedAttend:
-    """The fastest implementation on this device; varlen_attention must agree with padded_attention.
+    """Return the fastest implementation on this device; varlen_attention must agree with padded_attention.
 
     On x86 CPUs torch has a fast library for batches of small products; on others the fused kernel is as fast.
     head_size: FlashAttention takes multiples of 8 alone.

@@ -109,7 +109,7 @@ class Int8Linear(Linear):
 
 
 def can_multiply(device: torch.device) -> bool:
-    """Whether the device has fast and exact int8 products; a warning says what is missing."""
+    """Return whether the device has fast and exact int8 products; a warning says what is missing."""
     if has_int8(device) and is_exact():
         return True
     missing = f"{device} does not multiply int8 in hardware (AVX512_VNNI, AVX_VNNI or AMX, on a CPU)"

@@ -169,12 +169,12 @@ class GeluLinear(Linear):
 
 
 def is_x86() -> bool:
-    """Whether this is a 64-bit x86 CPU, for which torch includes oneDNN and MKL."""
+    """Return whether this is a 64-bit x86 CPU, for which torch includes oneDNN and MKL."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
-    """The fastest kernel that is right for products of this dtype on this device."""
+    """Return the fastest kernel that is right for products of this dtype on this device."""
     if device.type != "cpu" and is_right(GeluLinear, dtype, device):
         return GeluLinear
     if device.type != "cpu" or not is_x86():
@@ -209,7 +209,7 @@ def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> 
 
 
 def reduced_float32(device: torch.device) -> str:
-    """Why float32 products on this device have fewer digits than float32 has, and what to do; "" if they do not."""
+    """Return why float32 products on this device have fewer digits than float32, and what to do; "": they do not."""
     if is_right(Linear, torch.float32, device):
         return ""
     return (
@@ -237,7 +237,7 @@ class Workspace(threading.local):
         self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def buffer(self, name: str, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """An uninitialised tensor (rows, width); the next call with this name gets the same memory."""
+        """Return an uninitialised tensor (rows, width); the next call with this name gets the same memory."""
         buffer = self.buffers.get((name, dtype))
         if buffer is None or len(buffer) < rows * width:
             buffer = self.buffers[name, dtype] = torch.empty(rows * width, dtype=dtype)

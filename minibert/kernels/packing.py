@@ -59,7 +59,7 @@ def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
-    """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
+    """Return the number of tokens of each row, (N), or ValueError with the first row that does not fit the encoder."""
     if second is not None and config.type_vocab_size == 1 and config.family.pairs_in_segments:
         raise ValueError("the checkpoint has type_vocab_size 1, one segment; a pair needs two")
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -192,7 +192,7 @@ def padding_texts(tokens: int, bucket: int) -> list[list[int]]:
 
 
 def last_bucket(total: int, tokens: int) -> int:
-    """The bucket size for the last batch of `total` tokens in batches of `tokens`; the more tokens, the larger.
+    """Return the bucket size for the last batch of `total` tokens in batches of `tokens`; the more tokens, the larger.
 
     The last batch may have any size, and each chunk of texts has one. A power of two, at most a quarter of a batch,
     leaves four sizes; at most 1/64 of all tokens are padding.

@@ -64,7 +64,7 @@ class OneDNNProduct(torch.autograd.Function):
 
 @cache
 def onednn_is_float32() -> bool:
-    """Whether this machine computes all three products in float32 although the setting allows less.
+    """Return whether this machine computes all three products in float32 although the setting allows less.
 
     Each is compared with float64, with numbers of rows that are no multiple of a block.
     """
@@ -90,12 +90,12 @@ def onednn_is_float32() -> bool:
 
 
 def drops(x: Tensor, p: float) -> bool:
-    """Whether dropout of x is possible and worthwhile in this way."""
+    """Return whether dropout of x is possible and worthwhile in this way."""
     return x.is_cpu and x.is_floating_point() and 0 < threshold(p) < INT16_VALUES and x.numel() >= DROPOUT_FROM
 
 
 def threshold(p: float) -> int:
-    """How many of the 65,536 values of 16 bits mean: dropped."""
+    """Return how many of the 65,536 values of 16 bits mean: dropped."""
     return round(p * INT16_VALUES)
 
 

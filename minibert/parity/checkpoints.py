@@ -43,7 +43,7 @@ class Size:
     seed: int = 0
 
     def config(self, head: str | None) -> dict[str, Any]:
-        """The arguments of upstream's configuration class, under the names of this model type."""
+        """Return the arguments of upstream's configuration class, under the names of this model type."""
         values = dict(self.values)
         if head in ("question-answering", "pretraining"):  # a start and an end; in order or not
             values["num_labels"] = 2
@@ -51,7 +51,7 @@ class Size:
 
 
 def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Size:
-    """A checkpoint of a few thousand parameters: no width is a power of two, no two dropouts are equal.
+    """Return a checkpoint of a few thousand parameters: no width is a power of two, no two dropouts are equal.
 
     max_position_embeddings, 11 by default, counts the positions that tokens can take.
     """
@@ -141,13 +141,13 @@ def quiet() -> Iterator[None]:
 
 
 def upstream_class(family: Family, head: str | None) -> Any:
-    """The class in transformers for a task head (None: the bare encoder)."""
+    """Return the class in transformers for a task head (None: the bare encoder)."""
     suffix = HEAD_CLASSES[head].upstream if head else "Model"
     return getattr(importlib.import_module("transformers"), family.upstream + suffix)
 
 
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
-    """How an older transformers builds this head wrongly, so that there is no reference; "" where it is right.
+    """Return how an older transformers builds this head wrongly, so that there is no reference; "" where it is right.
 
     In 5.0: multiple choice of XLM-R and CamemBERT, the decoder of their masked language models, and a ModernBERT whose
     config.json lists the types of its layers.
@@ -246,7 +246,7 @@ def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Inputs
 
 
 def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> LabelledBatch:
-    """A batch and labels for one head; `config` is upstream's or ours."""
+    """Return a batch and labels for one head; `config` is upstream's or ours."""
     batch = make_batch(config, tokens, seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
     B, S = batch.input_ids.shape

@@ -142,14 +142,14 @@ def compare_tensor(
 
 
 def broken(rung: str, place: Place, shape: tuple[int, ...], note: str) -> Comparison:
-    """The row of a tensor that cannot be compared."""
+    """Return the row of a tensor that cannot be compared."""
     return Comparison(rung, place.stage, place.layer, shape, torch.finfo(torch.float32).max, 2**32, False, note=note)
 
 
 def compare_tensors(
     rung: str, ours: Tensors, theirs: Tensors, bound: float = 0.0, least: float = 0.0
 ) -> list[Comparison]:
-    """A row for each place of either side; a tensor that one side lacks is a row that differs."""
+    """Return a row for each place of either side; a tensor that one side lacks is a row that differs."""
     rows = []
     for place in ours | theirs:
         if place in ours and place in theirs:
@@ -161,7 +161,7 @@ def compare_tensors(
 
 
 def fields(output: Any, names: Iterable[str]) -> Tensors:
-    """The fields of an output that are there."""
+    """Return the fields of an output that are there."""
     found = ((name, getattr(output, name, None)) for name in names)
     return {Place(name): value for name, value in found if value is not None}
 
@@ -204,7 +204,7 @@ def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bound
 
 
 def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
-    """What a user would read from logits: the most likely token at each masked place, the label, start and end."""
+    """Return what a user would read from logits: the likeliest token at each masked place, label, start and end."""
     decisions: Tensors = {}
     for place, scores in logits.items():
         chosen = scores.argmax(dim=-1)
@@ -298,5 +298,5 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: 
 
 
 def first_divergent(rows: Iterable[Comparison]) -> Comparison | None:
-    """The first tensor in the order of computation that differs (or leaves its bound); None: there is none."""
+    """Return the first tensor in the order of computation that differs (or leaves its bound); None: there is none."""
     return next((r for r in rows if not r.ok), None)

@@ -89,12 +89,12 @@ def climb(
 
 
 def trained_head(family: Family) -> str:
-    """The task head that is trained at full size, where a step takes seconds: the one of pretraining."""
+    """Return the task head that is trained at full size, where a step takes seconds: the one of pretraining."""
     return next(head for head in ("pretraining", "replaced-token-detection", "masked-lm") if head in family.heads)
 
 
 def climb_random(size: checkpoints.Size) -> Result:
-    """A random checkpoint written by transformers: the encoder and every head that its model type has."""
+    """Return a random checkpoint written by transformers: the encoder and every head that its model type has."""
     result = Result(size.name, "random parameters, written by transformers", tiny=not size.full)
     for head in (None, *size.family.heads):
         with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def climb_random(size: checkpoints.Size) -> Result:
 
 
 def climb_checkpoint(source: Source) -> Result:
-    """A checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
+    """Return a checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
     result = Result(source.name, f"from {source.origin}")
     encoder: Any = load(source.folder)
     family = encoder.config.family
@@ -162,7 +162,7 @@ WHERE_TO_LOOK = {
 
 
 def explain(ours: nn.Module, theirs: nn.Module, batch: Inputs, first: Comparison) -> str:
-    """One line: the cause that reproduces upstream's tensor at the first divergent row, or where to look."""
+    """Return one line: the cause that reproduces upstream's tensor at the first divergent row, or where to look."""
     if first.note:
         return first.note
     if first.rung != TENSORS:
@@ -252,7 +252,7 @@ def computations_norm_first(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:
-    """The first of our parameters that is not upstream's, if the difference vanishes with upstream's parameters."""
+    """Return our first parameter that is not upstream's, if the difference vanishes with upstream's parameters."""
     pairs = [(name, p, other) for name, p, other in parameter_pairs(ours, theirs) if other is not None]
     different = [(name, p) for name, p, other in pairs if not torch.equal(p, other)]
     if not different or any(p.shape != other.shape for _, p, other in pairs):

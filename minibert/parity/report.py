@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def transformers_version() -> str:
-    """The version of the installed transformers. Raises ImportError where parity was not established for it."""
+    """Return the version of the installed transformers. Raises ImportError where parity was not established for it."""
     require("test", "transformers")
     version = importlib.metadata.version("transformers")
     if not Version(OLDEST) <= Version(version) <= Version(NEWEST):
@@ -80,7 +80,7 @@ def transformers_version() -> str:
 
 
 def steps(result: Result) -> list[dict[str, Any]]:
-    """The ladder of one checkpoint: a line for each stage in all layers, and for each rung with each head."""
+    """Return the ladder of one checkpoint: a line for each stage in all layers, and for each rung with each head."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for row in sorted(result.rows, key=lambda row: RUNGS.index(row.rung)):
         by_stage = row.rung in (TENSORS, DROPOUT) and row.head == "encoder"
@@ -106,7 +106,7 @@ def steps(result: Result) -> list[dict[str, Any]]:
 
 
 def cells(result: Result) -> list[tuple[str, ...]]:
-    """The ladder of one checkpoint in the columns of HEADER."""
+    """Return the ladder of one checkpoint in the columns of HEADER."""
     return [
         (
             one["name"],
@@ -122,7 +122,7 @@ def cells(result: Result) -> list[tuple[str, ...]]:
 
 
 def divergence(result: Result) -> list[str]:
-    """The first tensor that differs, both values, and the cause; nothing where none does."""
+    """Return the first tensor that differs, both values, and the cause; nothing where none does."""
     first = result.first
     if first is None:
         return []
@@ -133,14 +133,14 @@ def divergence(result: Result) -> list[str]:
 
 
 def result_lines(result: Result) -> str:
-    """One checkpoint for a terminal."""
+    """Return one checkpoint for a terminal."""
     lines = [f"{result.checkpoint} ({result.origin}), {result.seconds:.0f} s"]
     lines += table([HEADER, *cells(result)], left=2).splitlines()
     return "\n  ".join([*lines, *divergence(result)]) + "\n"
 
 
 def verdict(results: list[Result]) -> str:
-    """The last line."""
+    """Return the last line."""
     rows = [row for result in results for row in result.rows]
     equal, passed = sum(row.equal for row in rows), sum(row.ok for row in rows)
     if any(row.allowed for row in rows):
@@ -149,7 +149,7 @@ def verdict(results: list[Result]) -> str:
 
 
 def figures(against: str, versions: dict[str, str], results: list[Result]) -> dict[str, Any]:
-    """A run as one JSON object."""
+    """Return a run as one JSON object."""
     rows = [row for result in results for row in result.rows]
     return {
         "against": against,
@@ -173,7 +173,7 @@ def figures(against: str, versions: dict[str, str], results: list[Result]) -> di
 
 
 def page(suffix: str, against: str, versions: dict[str, str], results: list[Result]) -> str:
-    """A run as one page: .html, or .md with the lines of the terminal, indented so that Markdown leaves them alone."""
+    """Return a run as one page: .html, or .md with the lines of the terminal, indented so that Markdown keeps them."""
     made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
     if suffix == ".md":
         lines = (textwrap.indent(result_lines(result), "    ") for result in results)

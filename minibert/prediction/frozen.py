@@ -94,11 +94,11 @@ class Classifier:
         return [str(label) for label in self.head[-1].classes_]
 
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
-        """The class name of each text or pair, (N,); raises as predict_proba does."""
+        """Return the class name of each text or pair, (N,); raises as predict_proba does."""
         return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
-        """The probability of each class, (N, classes), columns in the order of `labels`. Raises
+        """Return the probability of each class, (N, classes), columns in the order of `labels`. Raises
         ValueError for pairs where it was trained on single texts and vice versa.
         """
         rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
@@ -107,11 +107,11 @@ class Classifier:
         return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
 
     def answer(self, data: Texts) -> list[Prediction]:
-        """A prediction for each text or pair; raises as predict_proba does."""
+        """Return a prediction for each text or pair; raises as predict_proba does."""
         return [best_label(row, self.labels) for row in self.predict_proba(data.texts, data.pairs).tolist()]
 
     def measure(self, data: Texts) -> Measure:
-        """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
+        """Compare the predictions with the labels. Raises ValueError for a label that the classifier does not know."""
         numbers = dict.fromkeys(self.labels, 0)
         for row, label in enumerate(data.known_labels):
             label_number(label, numbers, f"row {row} ({data.texts[row][:40]!r})")
@@ -182,7 +182,7 @@ class Classifier:
 
 
 def new_head(C: float = 1.0) -> Pipeline:
-    """The classifier on top of the features; scaled, because logistic regression converges slowly on raw vectors."""
+    """Return the classifier of features; scaled, because logistic regression converges slowly on raw vectors."""
     return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
 
 
@@ -238,7 +238,7 @@ def train(
 
 
 def as_grid(grid: str | Sequence[float]) -> list[float]:
-    """The values of C to try: of a named grid, or as given; text such as "0.1,1" too."""
+    """Return the values of C to try: of a named grid, or as given; text such as "0.1,1" too."""
     values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
         found = [float(C) for C in values]
@@ -275,7 +275,7 @@ def cross_validate(
 
 
 def score_table(classifier: Classifier) -> str:
-    """The cross-validated accuracy at each C, the chosen one marked."""
+    """Return the cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
     rows = [
@@ -290,7 +290,7 @@ def score_table(classifier: Classifier) -> str:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The details and the arrays of the classifier in a folder, validated.
+    """Return the details and the arrays of the classifier in a folder, validated.
 
     Raises FileNotFoundError where there is none, ValueError where it is damaged or has another format.
     """

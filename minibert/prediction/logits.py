@@ -35,7 +35,7 @@ def predict_logits(
     keep: Callable[[Tensor, Example], Tensor] = lambda logits, example: logits,
     batch_tokens: int | None = None,
 ) -> list[Logits]:
-    """The logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
+    """Return the logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
 
     Of a masked LM they are the logits of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces
     them while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
@@ -68,7 +68,7 @@ def batches_by_length(
 
 
 def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
-    """The logits of each row of the batch."""
+    """Return the logits of each row of the batch."""
     if isinstance(model, MaskedLM):
         counts = (batch.labels["labels"] != IGNORED).sum(dim=1).tolist()
         return torch.split(packed_output(model, batch).logits[0], counts)  # (1,N,V)
@@ -80,7 +80,7 @@ def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
 
 
 def states_of(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, list[int]]:
-    """What the task head reads: (B,1,D) and (B,D) of first tokens or means; (1,T,D) of all, and the rows' lengths."""
+    """Return what the head reads: (B,1,D) and (B,D) of first tokens or means; (1,T,D) of all, and rows' lengths."""
     first = "first" in model.reads
     packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
     states = encode(model.encoder, move(packed, model.device))
@@ -114,27 +114,27 @@ class States:
         return found
 
     def output(self, model: Head, batch: ExampleBatch) -> Any:
-        """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
+        """Return the output of the task head, with its loss if the batch has labels; see packed.packed_output."""
         width = max(batch.choices, 1)
         numbers = [row * width + choice for row in batch.rows for choice in range(width)]
         more: dict[str, Any] = move(batch.labels, model.device) | ({"choices": batch.choices} if batch.choices else {})
         return model.read(self.encoded(numbers), **more)
 
     def logits(self, model: Head) -> list[Logits]:
-        """The logits of each example, in order; see `predict_logits`."""
+        """Return the logits of each example, in order; see `predict_logits`."""
         with inference(model):
             found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.hidden)))
             return as_arrays([logits.float() for logits in found])
 
     def encoded(self, numbers: Sequence[int]) -> EncoderOutput:
-        """The states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""
+        """Return the states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""
         pooled = [self.pooled[number] for number in numbers if number in self.pooled]
         hidden = pad_sequence([self.hidden[number] for number in numbers], batch_first=True)
         return EncoderOutput(hidden, torch.stack(pooled) if pooled else None)
 
 
 def can_be_kept(model: Head, encoded: Encoded) -> bool:
-    """Whether the states of these examples are constant and fit into MAX_BYTES, given a frozen encoder.
+    """Return whether the states of these examples are constant and fit into MAX_BYTES, given a frozen encoder.
 
     The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
     """

@@ -185,7 +185,7 @@ def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
 
 
 def packed_output(model: Head, batch: ExampleBatch) -> Any:
-    """The output of the model's task head with its loss.
+    """Return the output of the model's task head with its loss.
 
     Its logits are of the tokens that were needed: (B, K) of texts, (1, N, K) of labelled tokens.
     """
@@ -194,7 +194,7 @@ def packed_output(model: Head, batch: ExampleBatch) -> Any:
 
 
 def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict[str, Any]]:
-    """What the task head reads of a batch of the CPU, and the labels that belong to it; in the order of the batch."""
+    """Return what the task head reads of a batch of the CPU, and its labels; in the order of the batch."""
     labels = dict[str, Any](batch.labels)
     first = first_tokens(batch)
     encoder = model.encoder
@@ -237,7 +237,7 @@ def first_tokens(batch: ExampleBatch) -> Tensor:
 
 
 def pooled(model: Head, first: Tensor) -> Tensor | None:
-    """The pooler's output for first tokens (B,1,D), if the model has a pooler."""
+    """Return the pooler's output for first tokens (B,1,D), if the model has a pooler."""
     pooler = model.encoder.pooler
     return None if pooler is None else pooler(first)
 

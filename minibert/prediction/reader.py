@@ -34,7 +34,7 @@ REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
 
 def folder_kind(name: str | os.PathLike[str]) -> str:
-    """What a folder, or a checkpoint by its name on the Hub, holds.
+    """Return what a folder, or a checkpoint by its name on the Hub, holds.
 
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
     without any of these heads. Raises FileNotFoundError or ValueError where it is no checkpoint.
@@ -62,7 +62,7 @@ class Reader:
 
     @classmethod
     def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
-        """A loaded model. task: with its settings; None: those that config.json implies.
+        """Return a loaded model. task: with its settings; None: those that config.json implies.
 
         Raises what task_name and label_names raise.
         """
@@ -73,7 +73,7 @@ class Reader:
 
     @classmethod
     def of_loaded(cls, model: Head, tokenizer: Tokenizer | None) -> Reader:
-        """A model in memory, which keeps the tokenizer and the task of its checkpoint; tokenizer: another one.
+        """Return a model in memory, which keeps the tokenizer and the task of its checkpoint; tokenizer: another one.
 
         Raises TypeError where there is no tokenizer, and what `of` raises.
         """
@@ -93,23 +93,23 @@ class Reader:
         return self.task.pairs
 
     def answer(self, data: Any) -> list[Any]:
-        """One prediction for each row of the data. Warns of texts that were cut (TruncationWarning), once."""
+        """Return one prediction for each row of the data. Warns of texts that were cut (TruncationWarning), once."""
         return self.task.answer(data, self)
 
     def encoded(self, data: Any) -> Encoded:
-        """The examples of the data. Warns of texts that were cut (TruncationWarning), once."""
+        """Return the examples of the data. Warns of texts that were cut (TruncationWarning), once."""
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
         if encoded.cut:
             warnings.warn(encoded.cut, stacklevel=4)
         return encoded
 
     def decoded(self, encoded: Encoded, data: Any) -> list[Any]:
-        """One prediction for each row of the data, from its examples."""
+        """Return one prediction for each row of the data, from its examples."""
         logits = predict_logits(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
         return self.task.decode(logits, encoded, data, self.labels)
 
     def measure(self, data: Any) -> Measure:
-        """The predictions compared with the labels, and the notes on the data.
+        """Return the predictions compared with the labels, and the notes on the data.
 
         Where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these.
         """
@@ -120,7 +120,7 @@ class Reader:
 
 
 def task_name(model: Head) -> str:
-    """The task of a model's head. Raises ValueError for a head that was never trained, and one that no task has."""
+    """Return the task of a model's head. Raises ValueError for a head that was never trained or that no task has."""
     found = {task_class(name).head: name for name in TASKS}.get(model.name)
     if found is None or not model.head_is_trained:
         state = "was never trained" if found else f"is not for a task; choose from {', '.join(TASKS)}"
@@ -129,7 +129,7 @@ def task_name(model: Head) -> str:
 
 
 def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
-    """The task with its settings, and max_length, of a folder that `minibert finetune` wrote; None for any other."""
+    """Return the task, with its settings, and max_length of a folder of `minibert finetune`; None for any other."""
     report = read_json(folder / REPORT) if (folder / REPORT).is_file() else {}
     if report.get("task") != kind:  # written by transformers, or by `minibert pretrain`
         return None, None
@@ -173,7 +173,7 @@ def open_reader(
 
 
 def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:
-    """The reader of a tagger for texts whose words are separated by spaces alone. Raises ValueError for other tasks."""
+    """Return the reader of a tagger for texts split at spaces only. Raises ValueError for other tasks."""
     task: Any = reader.task.with_given_words()
     return replace(reader, task=task)
 
@@ -187,7 +187,7 @@ def predict(
     device: str = "auto",
     pretokenized: bool = False,
 ) -> list[dict[str, Any]]:
-    """What a model with a task head says of texts, a dict for each text.
+    """Return what a model with a task head says of texts, a dict for each text.
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
     Hub; or a loaded model, which stays on its device. tokenizer: of a loaded model, if not its checkpoint's. pairs:

@@ -126,7 +126,7 @@ class Server:
     # -- the paths
 
     async def answer(self, request: Request) -> Response:
-        """The results of a model, and the usage as OpenAI has it, with `truncated_texts` if any were cut.
+        """Return the results of a model, and the usage as OpenAI has it, with `truncated_texts` if any were cut.
 
         Raises RequestError: 404 for a model that is not served, 422 for too many tokens, 429 for a full queue, and what
         read_body, rows_of and `prepare` raise; ClientDisconnect when the client disconnects.
@@ -171,7 +171,7 @@ class Server:
     # -- around them
 
     async def handle(self, path: str, work: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-        """The response of a path, or its error as a body; counted under the path."""
+        """Return the response of a path, or its error as a body; counted under the path."""
         began = time.perf_counter()
         try:
             given = request.headers.get("authorization", "").encode()
@@ -204,7 +204,7 @@ class Server:
 
 
 async def while_connected(request: Request, future: asyncio.Future[list[Any]]) -> list[Any]:
-    """The results of a future. Raises ClientDisconnect, and cancels the future, when the client disconnects."""
+    """Return the results of a future. Raises ClientDisconnect, and cancels the future, when the client disconnects."""
 
     async def disconnected() -> None:  # the body was read before
         while (await request.receive())["type"] != "http.disconnect":
@@ -226,7 +226,7 @@ def reply(body: object) -> Response:
 
 
 async def refusal(request: Request, error: Any) -> Response:
-    """The status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405."""
+    """Return the status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405."""
     status = error.status_code
     param = getattr(error, "param", None)
     code = getattr(error, "code", None)
@@ -244,7 +244,7 @@ async def refusal(request: Request, error: Any) -> Response:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, opened before anything is loaded. Raises ValueError if that is not possible."""
+    """Return a socket that listens, opened before anything is loaded. Raises ValueError if that is not possible."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048

@@ -59,7 +59,7 @@ class Batcher:
         self.submitted = asyncio.Event()
 
     def submit(self, items: Sequence[Any], tokens: Sequence[int]) -> asyncio.Future[list[Any]]:
-        """The results to come; if this is cancelled, waiting items are not computed. Raises asyncio.QueueFull."""
+        """Return the results to come; if this is cancelled, waiting items are dropped. Raises asyncio.QueueFull."""
         total = sum(tokens)
         if self.tokens + total > self.queue_tokens:
             raise asyncio.QueueFull
@@ -92,7 +92,7 @@ class Batcher:
                     await self.submitted.wait()
 
     def _take(self) -> Items:
-        """The next batch: one item of each request in turn, until the next item does not fit."""
+        """Return the next batch: one item of each request in turn, until the next item does not fit."""
         batch: Items = []
         left = self.batch_tokens
         while self.queue and (not batch or self.queue[0].tokens[self.queue[0].taken] <= left):

@@ -53,7 +53,7 @@ class RequestError(HTTPException):
 
 
 async def read_body(request: Request, kind: Any, settings: ServerSettings) -> Any:
-    """The JSON body of a request.
+    """Return the JSON body of a request.
 
     Raises RequestError: 400 for malformed JSON and wrong fields, 408 for a client that is too slow, 413 for a body that
     is too large, 415 for another content type, 422 for a row of the wrong type.
@@ -85,7 +85,7 @@ async def read_body(request: Request, kind: Any, settings: ServerSettings) -> An
 
 
 def rows_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
-    """The rows of `input`: texts, pairs, or lists of token ids.
+    """Return the rows of `input`: texts, pairs, or lists of token ids.
 
     Raises RequestError, 422 with the row, for a row of another type than the first and for one row too many.
     """
@@ -112,13 +112,13 @@ def encode(tokenizer: Tokenizer, rows: list[Any], long: str = "error", stride: i
 
 
 def prepared(tokens: Tokenized) -> Prepared:
-    """An item for each text, with all its windows."""
+    """Return an item for each text, with all its windows."""
     items = [tokens.take([text]) for text in range(len(tokens.windows or tokens.ids))]
     return items, [sum(map(len, item.ids)) for item in items], tokens.stats.truncated
 
 
 def vectors_of(embedder: Embedder, items: Sequence[Tokenized]) -> Matrix:
-    """The vectors of items, (N, width)."""
+    """Return the vectors of items, (N, width)."""
     ids = [row for item in items for row in item.ids]
     extra = filler(sum(map(len, ids))) if embedder.engine.device.type == "cpu" else []
     starts = [start for item in items for start in item.second or []] + [0] * len(extra)
@@ -144,7 +144,7 @@ class Model:
     """
 
     def finish(self, results: list[Any], body: Any) -> list[dict[str, Any]]:
-        """The results of a request as JSON."""
+        """Return the results of a request as JSON."""
         return results
 
 
@@ -228,7 +228,7 @@ class Vectors(Model):
         return vectors_of(self.embedder, items)
 
     def finish(self, results: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
-        """The vectors as JSON."""
+        """Return the vectors as JSON."""
         vectors = np.stack(results)[:, : body.dimensions]  # (N, dimensions)
         if vectors.shape[1] < self.width:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
@@ -269,7 +269,7 @@ class FrozenLabels(Model):
         return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
 
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
-        """The label with the largest probability, and the probability of each."""
+        """Return the label with the largest probability, and the probability of each."""
         classifier = self.classifier
         probabilities = classifier.head.predict_proba(vectors_of(self.embedder, items))
         return [best_label(row, classifier.labels) for row in probabilities.tolist()]
@@ -302,7 +302,7 @@ class TaskLabels(Model):
         return items, tokens, sum(encoded.cut.truncated for _, encoded in items if encoded.cut)
 
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
-        """What `minibert.predict` says of each."""
+        """Return what `minibert.predict` says of each."""
         reader = self.reader
         found = []
         logits = iter(predict_logits(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
@@ -319,7 +319,7 @@ def check_pairs(rows: list[Any], pairs: bool | None) -> None:
 
 
 def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
-    """A folder of any kind whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
+    """Return a folder whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
     reader = open_reader(name, device=device)
     folder = user_path(name)
     if isinstance(reader, Classifier):

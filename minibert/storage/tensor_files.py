@@ -43,7 +43,7 @@ class StoredTensor:
 
 
 def list_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint in `folder`, by its name in the file; one file, or shards with an index.
+    """Return every tensor of the checkpoint in `folder`, by its name in the file; one file, or shards with an index.
 
     Raises FileNotFoundError where there are no safetensors (a pickle is refused), ValueError for a file that is damaged
     or not a safetensors file, and for shards that do not match their index.
@@ -79,7 +79,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one safetensors file. Raises ValueError, with path and size, for any other file."""
+    """Return the tensors of one safetensors file. Raises ValueError, with path and size, for any other file."""
     size = regular(path, "safetensors file").stat().st_size
     with path.open("rb") as file:
         start = file.read(40)
@@ -97,7 +97,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_weight(stored: StoredTensor) -> Tensor:
-    """The values of a weight. Raises ValueError for a tensor that is not of floats.
+    """Return the values of a weight. Raises ValueError for a tensor that is not of floats.
 
     The file is opened anew for each tensor: its mapped pages count as memory of the process until it is closed, so that
     a checkpoint would be in memory twice.
@@ -121,6 +121,6 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def weights_sha256(folder: Path) -> str:
-    """The identity of a checkpoint's weights: the SHA-256 of its file, or of the SHA-256s of its shards in order."""
+    """Return the identity of a checkpoint's weights: the SHA-256 of its file, or of its shards' SHA-256s in order."""
     hashes = [sha256(file) for file in sorted({tensor.file for tensor in list_tensors(folder).values()})]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

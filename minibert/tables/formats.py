@@ -91,7 +91,7 @@ class FileSettings(TextSettings):
         return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
 
     def format_of(self, name: str) -> tuple[str, bool]:
-        """The format of a file, and whether it is compressed.
+        """Return the format of a file, and whether it is compressed.
 
         Raises ValueError for an unknown format, and for settings that a file of this format does not have.
         """
@@ -116,7 +116,7 @@ class FileSettings(TextSettings):
 
 
 def format_by_name(path: str | os.PathLike[str]) -> str | None:
-    """The format that the ending of a name says, without .gz; None for any other ending. A folder has its own."""
+    """Return the format of a name's ending, without .gz; None for any other ending. A folder has its own."""
     if os.path.isdir(user_path(path)):
         return FOLDER
     name = os.fspath(path).lower().removesuffix(".gz")
@@ -124,7 +124,7 @@ def format_by_name(path: str | os.PathLike[str]) -> str | None:
 
 
 def settings_by_name(path: str | os.PathLike[str], default: str, format: str | None, **more: Any) -> FileSettings:
-    """How a file is read whose name may have any ending: `default` is the format of an unknown one."""
+    """Return how a file is read whose name may have any ending: `default` is the format of an unknown one."""
     return FileSettings(format=format or (None if format_by_name(path) else default), **more)
 
 
@@ -133,7 +133,7 @@ def settings_by_name(path: str | os.PathLike[str], default: str, format: str | N
 
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
+    """Open the file or standard input for bytes. Raises ValueError for a pipe or a device, which could block."""
     if os.fspath(path) == "-":
         return sys.stdin.buffer
     return regular(user_path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
@@ -168,7 +168,7 @@ def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
 
 
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
-    """The content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
+    """Return the content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
     content = stream.read(WHOLE_LIMIT + 1)
     if len(content) > WHOLE_LIMIT:
         raise ValueError(f"{name} is read at once and is longer than {WHOLE_LIMIT / 1e6:g} MB; split it")
@@ -179,12 +179,12 @@ def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
 
 
 def codec(encoding: str) -> str:
-    """The codec of an encoding; for UTF-8, the one that drops a mark at the beginning."""
+    """Return the codec of an encoding; for UTF-8, the one that drops a mark at the beginning."""
     return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 
 def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> ValueError:
-    """The error for bytes that are not text in this encoding."""
+    """Return the error for bytes that are not text in this encoding."""
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return ValueError(
         f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its "
@@ -197,13 +197,13 @@ def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> Valu
 
 
 def dialect(format: str, delimiter: str) -> dict[str, Any]:
-    """The arguments of csv.reader: quotes are ordinary characters between tabs of a .tsv."""
+    """Return the arguments of csv.reader: quotes are ordinary characters between tabs of a .tsv."""
     plain = format == "tsv" and delimiter == "\t"
     return {"delimiter": delimiter} | ({"quoting": csv.QUOTE_NONE} if plain else {"strict": True})
 
 
 def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
-    """The rows of the first lines, blank ones and a last one that may be cut off left out; none where that fails."""
+    """Return the rows of the first lines, without blank ones and a last one that may be cut off; none on failure."""
     try:
         rows = list(csv.reader(io.StringIO("".join(lines), newline=""), **how | {"strict": False}))
     except csv.Error:
@@ -230,5 +230,5 @@ def in_quotes(cell: str) -> bool:
 
 
 def shown(delimiter: str) -> str:
-    """A delimiter for a message and for --delimiter."""
+    """Return a delimiter for a message and for --delimiter."""
     return "tab" if delimiter == "\t" else f"'{delimiter}'"

@@ -207,7 +207,7 @@ class Table:
             yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name, encoding)
 
     def _delimiter(self, lines: Sequence[str]) -> str:
-        """The delimiter by the first lines of a table, with a warning if it is not the one of the format.
+        """Return the delimiter by the first lines of a table, with a warning if it is not the one of the format.
 
         The first that fits wins: one that separates the requested names, one that is as often in each row, one in
         the header. Raises ValueError where two are as often in each row.
@@ -233,7 +233,7 @@ class Table:
         return found[0]
 
     def _has_names(self, row: Sequence[str]) -> bool:
-        """Whether this is a header with the requested columns."""
+        """Return whether this is a header with the requested columns."""
         return (
             bool(self.columns)
             and has_header(self.columns, row)
@@ -241,7 +241,7 @@ class Table:
         )
 
     def is_missing(self, found: Any, column: Column) -> bool:
-        """Whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""
+        """Return whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""
         if not isinstance(found, str):
             return found is None or found != found  # NaN is not equal to itself
         if column.role == "label":
@@ -249,7 +249,7 @@ class Table:
         return not found and self.format in DELIMITERS
 
     def value(self, found: Any, name: str, column: Column, where: str) -> object:
-        """A text unchanged, a label stripped. Raises ValueError where it is missing, and for anything but a text."""
+        """Return a text unchanged, a label stripped. Raises ValueError where it is missing or no text."""
         absent = self.is_missing(found, column)
         if column.role == "label":
             label = found.strip() if isinstance(found, str) else found
@@ -332,13 +332,13 @@ class TextFile(Table):
 
 
 def names_in(record: Mapping[str, object]) -> list[str]:
-    """The names of an object, and of objects in it: review, review.body. A name with a point in it is found first."""
+    """Return the names of an object, and of objects in it: review, review.body. A name with a point comes first."""
     below = {name: names_in(value) if isinstance(value, dict) else [] for name, value in record.items()}
     return list(dict.fromkeys(f"{name}.{one}" if one else name for name in below for one in ("", *below[name])))
 
 
 def nested(record: object, name: str) -> object:
-    """The value of a name as names_in has it; None where there is none."""
+    """Return the value of a name as names_in has it; None where there is none."""
     if not isinstance(record, dict) or name in record:
         return record[name] if isinstance(record, dict) else None
     outer = (one for one in record if name.startswith(f"{one}."))
@@ -346,19 +346,19 @@ def nested(record: object, name: str) -> object:
 
 
 def name_of(column: Column, names: Sequence[str]) -> str | None:
-    """The name of a column as the file has it: blanks around it do not matter, nor the case of a usual name."""
+    """Return the name of a column as the file has it: blanks around it do not matter, nor the case of a usual name."""
     if column.name is None:
         return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
     return next((name for name in names if plain(name) == plain(column.name)), column.name)
 
 
 def plain(name: str) -> str:
-    """A name without blanks around it, each umlaut as one character."""
+    """Return a name without blanks around it, each umlaut as one character."""
     return unicodedata.normalize("NFC", name.strip())
 
 
 def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
-    """Whether the first row of a table has names: one is requested, or none by number and all usual ones are there."""
+    """Return whether the first row has names: one is requested, or none by number and all usual ones are there."""
     if requested := [column.name for column in columns if column.name is not None]:
         return not all(name.isdecimal() for name in requested)
     return len(columns) == 1 or all(name_of(column, first) for column in columns)
@@ -367,7 +367,7 @@ def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
 def find_columns(
     columns: Sequence[Column], names: Sequence[str], where: str, first: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The name of each requested column in a file that has these.
+    """Return the name of each requested column in a file that has these.
 
     A column that is not requested by name is the only one, or one of those left, in order, of a table without a header,
     whose first row is `first`. Raises ValueError for a column that is not there, or there twice, or requested twice.

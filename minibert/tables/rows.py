@@ -66,7 +66,7 @@ def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
 
 
 def parsed(text: str, place: str) -> Any:
-    """A JSON value. Raises ValueError with the place."""
+    """Return a JSON value. Raises ValueError with the place."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -74,7 +74,7 @@ def parsed(text: str, place: str) -> Any:
 
 
 def open_parquet(stream: BinaryIO, name: str) -> Any:
-    """A pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
+    """Return a pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
     try:
         return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
     except ImportError:
@@ -86,7 +86,7 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 
 def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
-    """The .txt files of a folder, and the files that are left out: of other names, and hidden ones.
+    """Return the .txt files of a folder, and the files that are left out: of other names, and hidden ones.
 
     Folders below it are read too, hidden ones excepted; where they have texts, those directly in the folder are left
     out, as they have no label. Raises ValueError for a folder without texts.
@@ -123,7 +123,7 @@ def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: boo
 
 
 def fields_of(fields: Any) -> list[str]:
-    """The names of the columns of a schema, and of the fields of structs in them: review, review.body."""
+    """Return the names of the columns of a schema, and of the fields of structs in them: review, review.body."""
     inside = (field.flatten() if str(field.type).startswith("struct<") else [] for field in fields)
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 

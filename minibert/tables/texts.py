@@ -44,7 +44,7 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
 
 
 def as_text(text: object, row: int, missing: str) -> str:
-    """One row as a str. Raises TypeError or ValueError, naming the row, if it is not a text."""
+    """Return one row as a str. Raises TypeError or ValueError, naming the row, if it is not a text."""
     if not isinstance(text, str):
         name = MISSING.get(str(text))
         if name is not None and missing == "empty":
@@ -86,7 +86,7 @@ def without_missing(*columns: Any) -> list[Any]:
 
 
 def is_missing(value: object) -> bool:
-    """Whether this is None, NaN or NA."""
+    """Return whether this is None, NaN or NA."""
     return not isinstance(value, (str, *CONTAINERS)) and str(value) in MISSING
 
 
@@ -128,7 +128,7 @@ def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple
 
 
 def as_texts_or_pairs(texts: object, pairs: object = None, *, missing: str = "error") -> Sequence[TextOrPair]:
-    """One column as a list of texts, two columns as a list of pairs. Raises what as_columns raises."""
+    """Return one column as a list of texts, two columns as a list of pairs. Raises what as_columns raises."""
     if pairs is None:
         return as_texts(texts, missing=missing)
     first, second = as_columns(texts, pairs, missing=missing)
@@ -136,12 +136,12 @@ def as_texts_or_pairs(texts: object, pairs: object = None, *, missing: str = "er
 
 
 def are_pairs(texts: Sequence[TextOrPair]) -> bool:
-    """Whether these are pairs of texts; all are of one kind."""
+    """Return whether these are pairs of texts; all are of one kind."""
     return bool(texts) and isinstance(texts[0], tuple)
 
 
 def columns_of(table: Any) -> tuple[Any, Any]:
-    """The texts and pairs of a data frame or a 2-D array: its first and its second column.
+    """Return the texts and pairs of a data frame or a 2-D array: its first and its second column.
 
     pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three, and
     for two of which one has a name that labels have.
@@ -161,5 +161,5 @@ def columns_of(table: Any) -> tuple[Any, Any]:
 
 
 def table_of(texts: Sequence[TextOrPair]) -> Any:
-    """The inverse of columns_of: a list of texts unchanged, pairs as an array of two columns, (N, 2)."""
+    """Return the inverse of columns_of: a list of texts unchanged, pairs as an array of two columns, (N, 2)."""
     return np.array(texts, dtype=object) if are_pairs(texts) else texts

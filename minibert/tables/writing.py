@@ -64,7 +64,7 @@ def one_line(*cells: str) -> str:
 
 
 def as_cell(value: object) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if isinstance(value, dict | list | tuple | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
     return "" if value is None else str(value)

@@ -68,7 +68,7 @@ class Answering(AnsweringSettings, Task):
     main = "f1"
 
     def read(self, path: str | Path) -> Questions:
-        """The questions of a file, see questions.read_questions."""
+        """Return the questions of a file, see questions.read_questions."""
         return read_questions(path, self)
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
@@ -93,7 +93,7 @@ class Answering(AnsweringSettings, Task):
         return self if self.unanswerable is not None else replace(self, unanswerable=data.unanswerable)
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
+        """Return a row for each window. Raises ValueError if max_question or stride leave too little of max_length."""
         max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
         special = template.specials(pairs=True)
         spare = max_length - special - (self.stride or 0)  # for the question and the rest of a window
@@ -141,7 +141,7 @@ class Answering(AnsweringSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]
     ) -> list[Prediction]:
-        """The best answer to each question over its windows, passage[start:end]; "" where none scores well enough."""
+        """Return the best answer to each question over its windows, passage[start:end]; "" if none is good enough."""
         nullable = data.unanswerable if self.unanswerable is None else self.unanswerable
         remaining = iter(logits)
         answers = []
@@ -163,7 +163,7 @@ class Answering(AnsweringSettings, Task):
                 yield score, passage.offsets[window[i]][0], passage.offsets[window[j]][1]
 
     def candidates(self, context: str, found: Sequence[Span], null: float | None) -> list[Prediction]:
-        """The n best answers of spans, the best first, and "", whose score is `null`, where that is allowed."""
+        """Return the n best answers of spans, the best first, and "", whose score is `null`, where that is allowed."""
         spans: dict[str, Span] = {}
         for span in found:
             spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
@@ -206,7 +206,7 @@ class Answering(AnsweringSettings, Task):
 
 
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
-    """The means of exact match and F1, (N, 2), and the standard error of the second."""
+    """Return the means of exact match and F1, (N, 2), and the standard error of the second."""
     exact_match, f1 = points.mean(axis=0).tolist()
     error = float(points[:, 1].std() / len(points) ** 0.5)
     return {"exact_match": exact_match, "f1": f1, "standard_error": error, "questions": len(points)}
@@ -219,7 +219,7 @@ def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
 def best_pairs(
     start: NDArray[np.float64], end: NDArray[np.float64], most: int, count: int
 ) -> list[tuple[float, int, int]]:
-    """The `count` best start[i] + end[j], i <= j < i + most, with i and j, in no particular order; (n) and (n)."""
+    """Return the `count` best start[i] + end[j], i <= j < i + most, with i and j, in no order; (n) and (n)."""
     n = len(start)
     most = min(most, n)
     if not n:
@@ -238,14 +238,14 @@ def stripped(span: Span, context: str) -> Span:
 
 
 def answer_tokens(answer: Gold, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and the last token of the passage with a character of the answer; None without such a token."""
+    """Return the first and the last token of the passage with a character of the answer; None without such a token."""
     first = bisect_right(offsets, answer.start, key=lambda offset: offset[1])
     last = bisect_left(offsets, answer.start + len(answer.text), key=lambda offset: offset[0]) - 1
     return (first, last) if first <= last else None
 
 
 def positions(answer: tuple[int, int] | None, window: range, first: int) -> dict[str, int]:
-    """The positions in the row of the answer's first and last token; 0, [CLS], unless all of it is in the window."""
+    """Return the positions of the answer's first and last token in the row; 0, [CLS], unless it is all there."""
     if answer is None or answer[0] not in window or answer[1] not in window:
         return NOWHERE
     start, end = (first + token - window.start for token in answer)
@@ -257,7 +257,7 @@ def positions(answer: tuple[int, int] | None, window: range, first: int) -> dict
 
 
 def normalized_words(text: str) -> list[str]:
-    """The words that count: lower case, without ASCII punctuation and the articles a, an, the."""
+    """Return the words that count: lower case, without ASCII punctuation and the articles a, an, the."""
     bare = "".join(character for character in text.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
 

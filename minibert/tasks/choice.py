@@ -56,7 +56,7 @@ class ChoiceQuestion:
 
 
 def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestion:
-    """The question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
+    """Return the question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
     try:
         record = of_swag(parse_json(record) if isinstance(record, str) else record)
         choices = record["choices"]
@@ -134,7 +134,7 @@ class Choice(ChoiceSettings, Task):
     def encode(
         self, data: Sequence[ChoiceQuestion], tokenizer: Tokenizer, labels: Sequence[str], max_length: int
     ) -> Encoded:
-        """An example for each choice, a question's choices in a row, each with the index of the right one."""
+        """Return an example for each choice, a question's choices in a row, each with the index of the right one."""
         if len(counts := {len(question.choices) for question in data}) > 1:
             raise ValueError(f"the questions have {sorted(counts)} choices; all need as many")
         template = tokenizer.template
@@ -162,7 +162,7 @@ class Choice(ChoiceSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]
     ) -> list[Prediction]:
-        """The choice with the largest logit of each question, its number from 0, and the probability of each."""
+        """Return the choice with the largest logit of each question, its number from 0, and the probability of each."""
         if not data:
             return []
         scores = np.concatenate(logits).reshape(len(data), encoded.choices).astype(np.float64)  # (N·C) -> (N, C)
@@ -194,7 +194,7 @@ class Choice(ChoiceSettings, Task):
         return Measure(figures, self.main, accuracy_text(accuracy, rows, f"chance {1 / choices:.3f}"))
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion]) -> list[str]:
-        """The index of the choice, its probability, its text, and the question."""
+        """Return the index of the choice, its probability, its text, and the question."""
         return [
             one_line(str(one["number"]), f"{one['probability']:.4f}", one["choice"], question.question)
             for one, question in zip(answers, data, strict=True)

@@ -173,7 +173,7 @@ class Classification(ClassificationSettings, Task):
         return replace(self, separator=SEPARATOR) if lists else self
 
     def labels_of(self, data: Texts) -> list[str]:
-        """The label names in order, see names.py; for a regression the name of its one output."""
+        """Return the label names in order, see names.py; for a regression the name of its one output."""
         self.label_type.check(data.known_labels)
         return list(data.names or self.label_type.named(data.known_labels)[1])
 
@@ -188,7 +188,7 @@ class Classification(ClassificationSettings, Task):
         return class_weights(data.known_labels, labels, how)
 
     def encode(self, data: Texts, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """An example for each row; a pair that is too long is truncated longest text first."""
+        """Return an example for each row; a pair that is too long is truncated longest text first."""
         targets: list[dict[str, Any]] = [{}] * len(data)
         if data.labels is not None:
             numbers = {name: number for number, name in enumerate(labels)}
@@ -209,7 +209,7 @@ class Classification(ClassificationSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]
     ) -> list[Prediction]:
-        """One label or several with the probability of each, and of all labels; or the value of a regression."""
+        """Return one label or several with the probability of each, and of all labels; or the value of a regression."""
         if not logits:
             return []
         scores = np.stack(logits).astype(np.float64)  # (N, K)
@@ -217,10 +217,10 @@ class Classification(ClassificationSettings, Task):
         return self.label_type.predictions(scores, labels)
 
     def measure(self, answers: Sequence[Prediction], data: Texts, labels: Sequence[str]) -> Measure:
-        """The figures of the label type; warns where all predictions are the same."""
+        """Return the figures of the label type; warns where all predictions are the same."""
         return self.label_type.measure(answers, data.known_labels, labels)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Texts) -> list[str]:
-        """The prediction, its probability unless it is a number, and the text or both texts."""
+        """Return the prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]

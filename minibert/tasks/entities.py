@@ -26,7 +26,7 @@ Entity = tuple[str, int, int]  # its type, and its words: first .. end - 1
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, from the tags of its words in their standard form."""
+    """Return the entities of one sentence, from the tags of its words in their standard form."""
     found: list[Entity] = []
     first = 0
     before = OUTSIDE
@@ -80,7 +80,7 @@ def note_on(tags: Iterable[str]) -> str:
 def score_entities(
     true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], known: Iterable[str] = ()
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """The score over all entities, and of each type that is true or predicted; rows are true entities.
+    """Return the score over all entities, and of each type that is true or predicted; rows are true entities.
 
     known: the tags of the model, if not all of them occur.
     """

@@ -51,7 +51,7 @@ def is_alone(labels: Sequence[object]) -> bool:
 
 
 def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:
-    """The number of a label. Raises ValueError, with the known labels, for an unknown one."""
+    """Return the number of a label. Raises ValueError, with the known labels, for an unknown one."""
     if name not in numbers:
         raise ValueError(f"{where} has the label {brief(name)}; the model knows {listed(list(numbers))}")
     return numbers[name]
@@ -69,7 +69,7 @@ def check_finite(numbers: NDArray[Any], what: str) -> None:
 
 
 def best_label(probabilities: Sequence[float], labels: Sequence[str]) -> Prediction:
-    """The most probable label of a text, and the probability of each, (K)."""
+    """Return the most probable label of a text, and the probability of each, (K)."""
     largest = max(probabilities)
     by_label = dict(zip(labels, probabilities, strict=True))
     return {"label": labels[probabilities.index(largest)], "probability": largest, "probabilities": by_label}
@@ -105,7 +105,7 @@ class SingleLabel:
         return labels, sorted(set(labels)) if isinstance(next(iter(given), ""), str) else in_order(labels)
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
-        """The label of the largest logit, with p = softmax(logits); (N, K)."""
+        """Return the label of the largest logit, with p = softmax(logits); (N, K)."""
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
@@ -128,7 +128,7 @@ class SingleLabel:
         return Measure(figures, self.main, "\n".join(lines))
 
     def cells_of(self, found: Prediction) -> list[str]:
-        """The first columns of a printed line: the label and its probability."""
+        """Return the first columns of a printed line: the label and its probability."""
         return [found["label"], f"{found['probability']:.4f}"]
 
 
@@ -199,12 +199,12 @@ class MultiLabel:
             )
 
     def target(self, label: Names, numbers: Mapping[str, int], where: str) -> list[float]:
-        """The input of the loss, (K): 1 at each label of the text, 0 elsewhere."""
+        """Return the input of the loss, (K): 1 at each label of the text, 0 elsewhere."""
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
-        """The labels with p = sigmoid(logit) above one half, and the probability of each label; (N, K)."""
+        """Return the labels with p = sigmoid(logit) above one half, and the probability of each label; (N, K)."""
         by_label = [dict(zip(labels, row, strict=True)) for row in expit(scores).tolist()]
         chosen = [{label: p for label, p in row.items() if p > 0.5} for row in by_label]
         return [
@@ -240,7 +240,7 @@ class MultiLabel:
         return Measure(figures, self.main, "\n".join(lines))
 
     def cells_of(self, found: Prediction) -> list[str]:
-        """The first columns of a printed line: the labels and their probabilities, joined."""
+        """Return the first columns of a printed line: the labels and their probabilities, joined."""
         return [self.separator.join(found["labels"]), self.separator.join(f"{p:.4f}" for p in found["probability"])]
 
 
@@ -252,7 +252,7 @@ class Regression:
     main = "pearson"
 
     def parse(self, given: object, where: str) -> float:
-        """A float that is finite in float32. Raises ValueError, with its place, for anything else."""
+        """Return a float that is finite in float32. Raises ValueError, with its place, for anything else."""
         try:
             number = float(given)  # type: ignore[arg-type]  # raises TypeError
         except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
@@ -276,11 +276,11 @@ class Regression:
             )
 
     def target(self, label: float, numbers: Mapping[str, int], where: str) -> float:
-        """The input of the loss: the number itself."""
+        """Return the input of the loss: the number itself."""
         return label
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
-        """The one output, (N, 1)."""
+        """Return the one output, (N, 1)."""
         return [{"value": float(score)} for (score,) in scores]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
@@ -301,7 +301,7 @@ class Regression:
         return Measure(figures, self.main, "\n".join(lines))
 
     def cells_of(self, found: Prediction) -> list[str]:
-        """The first column of a printed line."""
+        """Return the first column of a printed line."""
         return [f"{found['value']:.6g}"]
 
 
@@ -315,7 +315,7 @@ LabelType = SingleLabel | MultiLabel | Regression
 def class_weights(
     rows: Sequence[str], labels: Sequence[str], how: str | Mapping[Any, float] = "balanced"
 ) -> list[float]:
-    """The weight of each of the K labels in the loss.
+    """Return the weight of each of the K labels in the loss.
 
     rows: the label of each text; each label is among them. how: "balanced", rows / (K · rows of the class), as in
     scikit-learn; or a weight for each label, 1 by default. Raises ValueError for anything else.

@@ -55,7 +55,7 @@ class Guess(NamedTuple):
 def fill_mask(
     text: str, model: str | Path | MaskedLM, top_k: int = 5, *, tokenizer: Tokenizer | None = None
 ) -> list[list[Guess]]:
-    """The `top_k` most probable tokens at each [MASK] of the text, in order.
+    """Return the `top_k` most probable tokens at each [MASK] of the text, in order.
 
     model: a checkpoint's name or folder, or a loaded MaskedLM with its tokenizer. Each mask is predicted while the
     others stay masked. Raises ValueError for a text without a mask or with one beyond the longest row of the model, for
@@ -106,7 +106,7 @@ def guesses_in(
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
-    """The `top_k` most probable tokens of each row of logits, (masks, V)."""
+    """Return the `top_k` most probable tokens of each row of logits, (masks, V)."""
     best = logits.float().softmax(dim=-1).topk(top_k)  # (masks, top_k)
     return [
         [Guess(tokenizer.token_text(id), p) for id, p in zip(ids, row, strict=True)]
@@ -174,7 +174,7 @@ class Corpus:
     name: str = "the corpus"
 
     def __len__(self) -> int:
-        """The number of lines."""
+        """Return the number of lines."""
         return sum(map(len, self.documents))
 
     @classmethod
@@ -264,7 +264,7 @@ class MaskedText(MaskedTextSettings, Task):
         return list(filled(data, reader.model, reader.tokenizer))
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Corpus, labels: Sequence[str]) -> list[Any]:
-        """The reduced logits of each row, (3)."""
+        """Return the reduced logits of each row, (3)."""
         return list(logits)
 
     def measure(self, answers: Sequence[Any], data: Corpus, labels: Sequence[str]) -> Measure:
@@ -293,7 +293,7 @@ class MaskedText(MaskedTextSettings, Task):
         return as_texts(texts)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[str]) -> list[str]:
-        """The likeliest token of each mask, their probabilities, and the filled text."""
+        """Return the likeliest token of each mask, their probabilities, and the filled text."""
         lines = []
         for one in answers:
             best = [guesses[0] for guesses in one["masks"]]
@@ -316,6 +316,6 @@ def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> I
 
 
 def masked(ids: Sequence[int], masking: Masking, epoch: int, row: int) -> Example:
-    """An example with masks drawn; arrays of four bytes a number, because a corpus has many."""
+    """Return an example with masks drawn; arrays of four bytes per number, because a corpus has many."""
     seen, labels = masking(ids, epoch, row)
     return Example(array("i", seen), array("i", [0]) * len(seen), {"labels": array("i", labels)})

@@ -64,7 +64,7 @@ def class_scores(
     labels: Iterable[str] = (),
     class_of: Callable[[Item], str] = str,
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """The score over all items, and one per class: for `labels` first, then for any other class among the items."""
+    """Return the score over all items, and one per class: of `labels` first, then of other classes among the items."""
     there, found, hits = Counter[str](), Counter[str](), Counter[str]()
     for true_items, predicted_items in zip(true, predicted, strict=True):
         there.update(map(class_of, true_items))
@@ -82,12 +82,12 @@ def warn_if_constant(predicted: Sequence[str]) -> None:
 
 
 def standard_error(accuracy: float, rows: int) -> float:
-    """The standard error of an accuracy measured on this many rows: sqrt(p (1 - p) / rows)."""
+    """Return the standard error of an accuracy measured on this many rows: sqrt(p (1 - p) / rows)."""
     return math.sqrt(accuracy * (1 - accuracy) / rows)
 
 
 def f1(hits: int, predicted: int, true: int) -> float:
-    """The harmonic mean of precision, hits / predicted, and recall, hits / true; 0 without predictions and rows."""
+    """Return the harmonic mean of precision, hits / predicted, and recall, hits / true; 0 without any."""
     return 2 * hits / max(predicted + true, 1)
 
 
@@ -102,7 +102,7 @@ def correlation(true: Sequence[float], predicted: Sequence[float]) -> float:
 
 
 def accuracy_text(accuracy: float, rows: int, baseline: str) -> str:
-    """An accuracy with its standard error, beside a baseline."""
+    """Return an accuracy with its standard error, beside a baseline."""
     error = standard_error(accuracy, rows)
     return block("accuracy", f"{accuracy:.3f} ± {error:.3f} (standard error), {rows:,} rows; {baseline}")
 
@@ -117,6 +117,6 @@ def class_table(name: str, classes: Mapping[str, ClassScore], rows: str = "rows"
 
 
 def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> str:
-    """A row for each true class, a column for each predicted one."""
+    """Return a row for each true class, a column for each predicted one."""
     rows = [[name, *counts] for name, counts in zip(names, evaluation.confusion, strict=True)]
     return table([["true \\ predicted", *names], *rows])

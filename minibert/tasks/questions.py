@@ -89,7 +89,7 @@ class Record(NamedTuple):
 
 
 def read_questions(path: str | Path, how: AnsweringSettings) -> Questions:
-    """The questions of a file with their answers; .gz too, - is standard input.
+    """Return the questions of a file with their answers; .gz too, - is standard input.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
     """
@@ -175,7 +175,7 @@ def squad_records(content: Any, name: str) -> Iterator[Record]:
 
 
 def not_squad(place: str, problem: object, more: str = "") -> ValueError:
-    """The error for a file, or a place in it, that is not as in SQuAD."""
+    """Return the error for a file, or a place in it, that is not as in SQuAD."""
     what = f"no {problem}" if isinstance(problem, KeyError) else problem
     return ValueError(f"{place} is not as in SQuAD: {what}{more}")
 
@@ -185,7 +185,7 @@ def not_squad(place: str, problem: object, more: str = "") -> ValueError:
 
 
 def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold]:
-    """The right answers to a question. Raises KeyError, TypeError or ValueError where there are none."""
+    """Return the right answers to a question. Raises KeyError, TypeError or ValueError where there are none."""
     if fields.get("is_impossible") is True:  # its answers, if any, are plausible, not right
         return []
     given = answers_in(fields)
@@ -201,7 +201,7 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
 
 
 def answers_in(row: Mapping[str, Any]) -> list[Any]:
-    """The answers in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
+    """Return the answers in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
     column = next((name for name in TEXTS if name in row), "")
     if "answers" in row or not column:
         found = row["answers"]
@@ -220,7 +220,7 @@ def answers_in(row: Mapping[str, Any]) -> list[Any]:
 
 
 def parsed(cell: str) -> Any:
-    """The value of a cell that is JSON, or as Python prints it. Raises ValueError for any other."""
+    """Return the value of a cell that is JSON, or as Python prints it. Raises ValueError for any other."""
     for parse in (parse_json, ast.literal_eval):
         try:
             return parse(cell)
@@ -230,7 +230,7 @@ def parsed(cell: str) -> Any:
 
 
 def nearest(context: str, gold: Gold) -> Gold | None:
-    """The stripped answer at its occurrence nearest to `start`; unchanged if it is there, None if it is nowhere."""
+    """Return the stripped answer at its place nearest to `start`; unchanged if it is there, None if nowhere."""
     text = gold.text.strip()
     if text and gold.start >= 0 and context.startswith(gold.text, gold.start):
         return gold

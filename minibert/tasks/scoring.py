@@ -79,7 +79,7 @@ class Scorer:
         self.engine = Engine(loaded.encoder, self.recipe.precision, keep_encoder=loaded is model)
 
     def __call__(self, texts: object, first_row: int = 0) -> list[Score]:
-        """The score of each text. first_row: the row of the first one, for errors.
+        """Return the score of each text. first_row: the row of the first one, for errors.
 
         Raises ValueError, with the row, for a text that has no tokens, too many, or a special token such as [MASK];
         TypeError for a row that is not a text.
@@ -97,7 +97,7 @@ class Scorer:
         return [found[number] for number in range(len(rows))]
 
     def encode(self, texts: Sequence[str], first_row: int) -> list[list[int]]:
-        """The ids of each text, [CLS] and [SEP] included. Raises ValueError for what has no score."""
+        """Return the ids of each text, [CLS] and [SEP] included. Raises ValueError for what has no score."""
         found = self.tokenizer.encode_texts(texts, long=self.recipe.long, first_row=first_row)
         self.tokenizer.warn(found.stats, self.tokenizer.max_length)
         for row, ids in enumerate(found.ids, first_row):
@@ -137,7 +137,7 @@ def score(
     tokens: bool = False,
     **how: Any,
 ) -> list[Any]:
-    """The pseudo-log-likelihood of each text, in nats: the higher, the likelier (Salazar et al. 2020).
+    """Return the pseudo-log-likelihood of each text, in nats: the higher, the likelier (Salazar et al. 2020).
 
     texts: list, tuple, 1-D array, Series or generator. model: a checkpoint with a masked-LM head, by Hub name or
     folder, or a loaded MaskedLM with tokenizer=; None: as hub.find_masked_lm chooses. tokens: a Score for each text,

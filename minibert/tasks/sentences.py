@@ -83,7 +83,7 @@ def read_sentences(path: str | Path, how: TaggingSettings, tagged: bool = True) 
 
 
 def named(tag: str, names: Sequence[str], file: str) -> str:
-    """The name of a tag that is a number; a name is itself. Raises ValueError for any other tag."""
+    """Return the name of a tag that is a number; a name is itself. Raises ValueError for any other tag."""
     if tag in names:
         return tag
     if not tag.isdecimal() or int(tag) >= len(names):
@@ -105,7 +105,7 @@ def untagged(words: Sequence[Sequence[str]]) -> Sentences:
 
 
 def from_objects(file: Table, how: TaggingSettings) -> Sentences:
-    """The sentences of rows that are objects, with a list of words and a list of tags; numbers are tags too."""
+    """Return the sentences of rows that are objects, with a list of words and a list of tags; numbers are tags too."""
     words, tags = list[list[str]](), list[list[str]]()
     numbers = False
     for place, record in file.records():
@@ -129,7 +129,7 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
 
 
 def is_tag(value: object) -> bool:
-    """Whether this is a name or a number."""
+    """Return whether this is a name or a number."""
     return (isinstance(value, str) and bool(value.strip())) or (isinstance(value, int) and not isinstance(value, bool))
 
 
@@ -156,7 +156,7 @@ class Layout(NamedTuple):
 
 
 def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) -> Sentences:
-    """The sentences of lines, each a word and its tag."""
+    """Return the sentences of lines, each a word and its tag."""
     lines = list(lines_of(file, in_csv))
     if not tagged and all(len(line.cells) <= 1 for line in lines if not line.text.startswith("# ")):
         how = replace(how, columns=None)  # of training
@@ -217,7 +217,7 @@ def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
 
 
 def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
-    """The columns, as they were chosen or named in a header. Raises ValueError for a column that is not there."""
+    """Return the columns, as chosen or named in a header. Raises ValueError for a column that is not there."""
     names = [cell.lower() for cell in first]
     last = len(first) - 1
     found = [next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)]
@@ -233,7 +233,7 @@ def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSet
 
 
 def place_of(column: str | int, first: list[str], name: str) -> int:
-    """The place of a column, from 0. Raises ValueError where it is not there."""
+    """Return the place of a column, from 0. Raises ValueError where it is not there."""
     if isinstance(column, str):
         if first.count(column) == 1:
             return first.index(column)
@@ -246,7 +246,7 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
 
 
 def is_comment(row: Line, width: int, tag: int, tags: set[str]) -> bool:
-    """Whether this is no word, but a comment: # text = Ann left."""
+    """Return whether this is no word, but a comment: # text = Ann left."""
     if not row.text.startswith("#"):
         return False
     found = row.cells[tag] if len(row.cells) == width else ""

@@ -98,7 +98,7 @@ class Tagging(TaggingSettings, Task):
         return Sentences(words, None, texts, places)
 
     def labels_of(self, data: Sentences) -> list[str]:
-        """The tags in order, see names.py. Raises ValueError for less than two, and for other data."""
+        """Return the tags in order, see names.py. Raises ValueError for less than two, and for other data."""
         words = sum(map(len, data.words))
         found = in_order(tag for tags in data.known_tags for tag in tags)
         if len(found) < 2:
@@ -119,7 +119,7 @@ class Tagging(TaggingSettings, Task):
         return {tag for tags in data.known_tags for tag in tags}
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """An example for each window of each sentence; a sentence without a token has none.
+        """Return an example for each window of each sentence; a sentence without a token has none.
 
         `back` has for each sentence the position of each word's first token in its rows, the windows one after the
         other; None for a word without one.
@@ -167,7 +167,7 @@ class Tagging(TaggingSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
     ) -> list[Prediction]:
-        """The best tag of each word at its first token, its probability, and the entities; O for one without tokens."""
+        """Return the best tag of each word at its first token, its probability, the entities; O without a token."""
         remaining = iter(logits)
         standard = standard_tags([OUTSIDE, *labels])
         answers = []
@@ -207,14 +207,14 @@ class Tagging(TaggingSettings, Task):
         )
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sentences) -> list[str]:
-        """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
+        """Return a line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
         for words, one in zip(data.words, answers, strict=True):
             found += [*(one_line(word, tag) for word, tag in zip(words, one["tags"], strict=True)), ""]
         return found
 
     def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:
-        """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
+        """Return the entities of each raw text; text[start:end] is their text, the score the mean over their words."""
         found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
@@ -228,7 +228,7 @@ class Tagging(TaggingSettings, Task):
 
 
 def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], dict[int, int]]:
-    """The windows of a sentence, and for each word with a token the position of its first one in their rows.
+    """Return the windows of a sentence, and for each word with a token the position of its first one in their rows.
 
     word_ids: the word of each token. Rows are of max_length tokens with [CLS] and [SEP], the last may be shorter. A
     window in which no word is read is left out.
@@ -261,7 +261,7 @@ def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, in
 
 
 def is_separate(text: str, place: int) -> bool:
-    """Whether a character is a word of its own: punctuation, and Chinese, which has no spaces."""
+    """Return whether a character is a word of its own: punctuation, and Chinese, which has no spaces."""
     mark = text[place]
     before = text[max(place - 1, 0) : place]
     after = text[place + 1 : place + 2]

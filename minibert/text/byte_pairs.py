@@ -54,7 +54,7 @@ def split_words(text: str) -> list[str]:
 
 @cache
 def byte_characters() -> list[str]:
-    """A character for each byte: printable ones represent themselves, the others are 256 and up (space: Ġ)."""
+    """Return a character for each byte: printable ones represent themselves, the others are 256 and up (space: Ġ)."""
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]
     return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
@@ -81,7 +81,7 @@ class BytePairs(Subwords):
         self.add_prefix_space = add_prefix_space
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, the first one with a space before it if add_prefix_space is set."""
+        """Return the words of a text, the first one with a space before it if add_prefix_space is set."""
         space = " " if self.add_prefix_space and text and not text.startswith(" ") else ""
         return split_words(space + text)
 

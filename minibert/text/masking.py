@@ -66,7 +66,7 @@ class Masking:
         return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed, phrases=known)
 
     def __call__(self, ids: Sequence[int], epoch: int, row: int) -> tuple[list[int], list[int]]:
-        """The row with masked tokens, and its labels: (S) and (S)."""
+        """Return the row with masked tokens, and its labels: (S) and (S)."""
         random = np.random.default_rng([self.seed % 2**64, epoch, row])
         original = np.array(ids)
         group = self.groups(original)
@@ -95,5 +95,5 @@ class Masking:
 
 
 def unmasked(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
-    """The row before masking."""
+    """Return the row before masking."""
     return [id if label == IGNORED else label for id, label in zip(ids, labels, strict=True)]

@@ -52,20 +52,20 @@ class SpecialTokenTemplate:
     segment: int = 1
 
     def specials(self, pairs: bool) -> int:
-        """The number of special tokens in a row."""
+        """Return the number of special tokens in a row."""
         return len(self.before) + len(self.after) + pairs * len(self.between)
 
     def row(self, a: Sequence[Any], b: Sequence[Any] | None = None, special: Callable[[int], Any] = int) -> list[Any]:
-        """The ids of a text or a pair with the special tokens; or other values of tokens, `special` of special ids."""
+        """Return the ids of a text or pair with special tokens; or other values of tokens, `special` of special ids."""
         before, between, after = (list(map(special, ids)) for ids in (self.before, self.between, self.after))
         return [*before, *a, *after] if b is None else [*before, *a, *between, *b, *after]
 
     def second(self, n: int) -> int:
-        """The position of the second text in its row, after a first text of n tokens."""
+        """Return the position of the second text in its row, after a first text of n tokens."""
         return len(self.before) + n + len(self.between)
 
     def segments(self, n: int, m: int | None = None) -> list[int]:
-        """The segment of each token, for a row of one text of n tokens, or of a pair of n and m tokens."""
+        """Return the segment of each token, for a row of one text of n tokens, or of a pair of n and m tokens."""
         if m is None:
             return [0] * (n + self.specials(pairs=False))
         return [0] * self.second(n) + [self.segment] * (m + len(self.after))
@@ -74,7 +74,7 @@ class SpecialTokenTemplate:
 def read_template(
     backend: tokenizers.Tokenizer, cls: tuple[str, int], sep: tuple[str, int], source: str
 ) -> SpecialTokenTemplate:
-    """The template of the library's post_processor, read off an encoded pair; cls, sep: a token and its id.
+    """Return the template of the library's post_processor, read off an encoded pair; cls, sep: a token and its id.
 
     Without a post_processor it is BERT's, or RoBERTa's if `cls` is <s>. Raises ValueError for any other template.
     """
@@ -176,7 +176,7 @@ class Tokenized:
     windows: list[int] | None = None  # N: rows per text; None: one each
 
     def take(self, numbers: Sequence[int]) -> Self:
-        """The rows of some of the texts, in this order; the stats still count all texts."""
+        """Return the rows of some of the texts, in this order; the stats still count all texts."""
         starts = list(accumulate(self.windows or [1] * len(self.ids), initial=0))
         rows = [row for number in numbers for row in range(starts[number], starts[number + 1])]
         second = self.second and [self.second[row] for row in rows]
@@ -189,7 +189,7 @@ class Tokenized:
 
 
 def shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text of a pair to keep: the longer one is cut first, down to half of the room."""
+    """Return how many tokens of each text of a pair to keep: the longer one is cut first, down to half of the room."""
     shorter = min(first, second, room // 2)
     longer = min(max(first, second), room - shorter)
     return (shorter, longer) if first <= second else (longer, shorter)
@@ -202,7 +202,7 @@ def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
 
 
 def as_long(truncation: str | bool) -> str:
-    """The name that `truncation` has in a Recipe; the longest text of a pair is cut first, as for True."""
+    """Return the name that `truncation` has in a Recipe; the longest text of a pair is cut first, as for True."""
     ways = {"warn": "cut", True: "cut", "longest_first": "cut", "error": "error", False: "error"}
     if not isinstance(truncation, str | bool) or truncation not in ways:
         raise ValueError(f"truncation is {brief(truncation)}; it must be 'warn' or 'error'")
@@ -219,7 +219,7 @@ def token_stats(
     windows: Sequence[int] = (),
     first_row: int = 0,
 ) -> TokenStats:
-    """The stats of texts that became `rows`, each with this number of special tokens.
+    """Return the stats of texts that became `rows`, each with this number of special tokens.
 
     lengths: tokens of each text before truncation, and whether these are all of its tokens. windows: rows per text.
     Raises ValueError, with its row, for the first text that is too long if `long` is "error".
@@ -295,7 +295,7 @@ class Batch(Habits, Mapping[str, Any]):
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch with its tensors on another device."""
+        """Return the same batch with its tensors on another device."""
         return replace(self, **{name: self[name].to(device) for name in TENSORS})
 
 

@@ -160,7 +160,7 @@ class Tokenizer(TransformersNames):
     def ids(
         self, texts: object, *, max_length: int | None = None, truncation: str | bool = "warn", missing: str = "error"
     ) -> list[list[int]]:
-        """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
+        """Return the ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self.resolve_max_length(max_length, pairs=False)
         rows = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
         self.warn(rows.stats, max_length)
@@ -175,7 +175,7 @@ class Tokenizer(TransformersNames):
         max_length: int | None = None,
         first_row: int = 0,
     ) -> Tokenized:
-        """The ids of texts or pairs, with stats in place of warnings: for texts that arrive in chunks.
+        """Return the ids of texts or pairs, with stats in place of warnings: for texts that arrive in chunks.
 
         long, stride: as in a Recipe. first_row: the row of the first text in the ValueError of long="error".
         Raises ValueError for windows of pairs, and for a stride longer than a window.
@@ -271,7 +271,7 @@ class Tokenizer(TransformersNames):
     # -- ids to text, and the vocabulary
 
     def decode(self, ids: Sequence[int] | Tensor, *, skip_special_tokens: bool = False) -> str:
-        """The text of one row of ids, approximately: case, accents and some spaces are lost."""
+        """Return the text of one row of ids, approximately: case, accents and some spaces are lost."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         with guarded(self._source, "decode these ids"):
             return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -282,15 +282,15 @@ class Tokenizer(TransformersNames):
         return len(self.vocab)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token, None if the vocabulary does not have it."""
+        """Return the id of a token, None if the vocabulary does not have it."""
         return self.vocab.get(token)
 
     def id_to_token(self, id: int) -> str | None:
-        """The token of an id, None if the vocabulary does not have it."""
+        """Return the token of an id, None if the vocabulary does not have it."""
         return self._pieces.get(id)
 
     def token_text(self, id: int) -> str:
-        """A token for display: without Ġ and ▁, bytes decoded to the letters they encode; ## of WordPiece stays."""
+        """Return a token for display: without Ġ and ▁, bytes decoded to the letters they encode; ## stays."""
         token = self.id_to_token(id) or f"[id {id}]"
         if not self.mark or id in self.control_ids or id not in self._pieces:
             return token
@@ -298,7 +298,7 @@ class Tokenizer(TransformersNames):
         return text if text and "\ufffd" not in text else token  # a part of a letter has no text
 
     def joins(self, sign: str) -> bool:
-        """Whether transformers decodes this sign without a space before it (clean_up_tokenization_spaces)."""
+        """Return whether transformers decodes this sign without a space before it (clean_up_tokenization_spaces)."""
         return sign in ".,!?" and self.mark != "Ġ" and bool(self._settings.get("clean_up_tokenization_spaces"))
 
     @property
@@ -361,7 +361,7 @@ def load_tokenizer(
     max_length: int | None = None,
     special_tokens_in_text: str = "parse",
 ) -> Tokenizer:
-    """The tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from its vocabulary.
+    """Return the tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from its vocabulary.
 
     lowercase: None takes the setting of the files. max_length: None takes the smallest of 512, model_max_length and
     the model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError if the folder has neither

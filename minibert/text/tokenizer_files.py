@@ -168,7 +168,7 @@ def all_added_tokens(
 
 
 def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any]:
-    """A byte-level definition that puts a space before the first word of a text, or does not."""
+    """Return a byte-level definition that puts a space before the first word of a text, or does not."""
     switch = '"add_prefix_space": '
     parts = json.dumps({name: definition.get(name) for name in ("pre_tokenizer", "post_processor")})
     changed = re.sub(f"{switch}(true|false)", switch + json.dumps(prefix), parts)
@@ -176,7 +176,7 @@ def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any
 
 
 def build(definition: Mapping[str, Any], literal: bool, split: bool, source: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer; literal: special tokens typed in a text are read as characters.
+    """Return the library's tokenizer; literal: special tokens typed in a text are read as characters.
 
     split: the same as transformers' split_special_tokens, which still finds them as pieces of a Unigram model.
 

@@ -59,11 +59,11 @@ class TransformersNames(Habits):
         return dict(self.vocab)
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text, without special tokens and without truncation."""
+        """Return the tokens of a text, without special tokens and without truncation."""
         return list(next(self.encode_each(as_texts([text]))).tokens)
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text or a pair with special tokens, cut with a warning; or of one text without, not cut.
+        """Return the ids of a text or a pair with special tokens, cut with a warning; or of one text without, not cut.
 
         Raises ValueError for a pair without special tokens.
         """
@@ -74,15 +74,15 @@ class TransformersNames(Habits):
         return list(next(self.encode_each(as_texts([text]))).ids)
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
-        """The id of each token, or of one; the id of [UNK] for a token that is not in the vocabulary."""
+        """Return the id of each token, or of one; the id of [UNK] for a token that is not in the vocabulary."""
         if isinstance(tokens, str):
             return self.vocab.get(tokens, self.unk_id)
         return [self.vocab.get(token, self.unk_id) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int] | Tensor) -> Any:
-        """The token of each id, or of one. Raises KeyError for an id that is not in the vocabulary."""
+        """Return the token of each id, or of one. Raises KeyError for an id that is not in the vocabulary."""
         return self._pieces[ids] if isinstance(ids, int) else [self._pieces[int(id)] for id in ids]
 
     def batch_decode(self, rows: Sequence[Sequence[int]] | Tensor, *, skip_special_tokens: bool = False) -> list[str]:
-        """The text of each row of ids; see decode."""
+        """Return the text of each row of ids; see decode."""
         return [self.decode(row, skip_special_tokens=skip_special_tokens) for row in rows]

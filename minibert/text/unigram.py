@@ -55,11 +55,11 @@ class Unigram(Subwords):
         self.normalise = normalise
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, normalised by the model's table."""
+        """Return the words of a text, normalised by the model's table."""
         return split_words(self.normalise(text))
 
     def pieces(self, word: str) -> list[str]:
-        """The segmentation of a word with the largest sum of scores; a run of unknown characters is one token."""
+        """Return the segmentation of a word with the largest sum of scores; a run of unknowns is one token."""
         best = [0.0] + [-math.inf] * len(word)  # score of the best segmentation of the first n characters
         begin = [0] * (len(word) + 1)  # where its last piece begins
         for start in range(len(word)):

@@ -90,7 +90,7 @@ CATEGORY_IN_UNICODE_8 = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U
 
 @cache
 def category(character: str) -> str:
-    """The general category of the character in Unicode 8.0; "Lo", a letter, for later characters."""
+    """Return the general category of the character in Unicode 8.0; "Lo", a letter, for later characters."""
     code = ord(character)
     if any(first <= code <= last for first, last in AFTER_UNICODE_8):
         return "Lo"
@@ -147,14 +147,14 @@ class Subwords(ABC):
 
     @abstractmethod
     def split(self, text: str) -> list[str]:
-        """The words of a text, normalized: all steps before the vocabulary is used."""
+        """Return the words of a text, normalized: all steps before the vocabulary is used."""
 
     @abstractmethod
     def pieces(self, word: str) -> list[str]:
-        """The pieces of a word."""
+        """Return the pieces of a word."""
 
     def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a typed special token stays whole."""
+        """Return the pieces of all words of a text; a typed special token stays whole."""
         longest_first = sorted(self.special_tokens, reverse=True)
         spaced = (f"[{WHITE_SPACE}]*" * (token in self.taking_space) + re.escape(token) for token in longest_first)
         tokens = []
@@ -166,7 +166,7 @@ class Subwords(ABC):
         return tokens
 
     def ids(self, text: str) -> list[int]:
-        """The ids of the tokens of a text."""
+        """Return the ids of the tokens of a text."""
         return [self.vocab[token] for token in self.tokens(text)]
 
 
@@ -190,7 +190,7 @@ class WordPiece(Subwords):
         self.strip_accents = lowercase if strip_accents is None else strip_accents
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, normalized: all steps before the vocabulary is used."""
+        """Return the words of a text, normalized: all steps before the vocabulary is used."""
         text = clean(text)
         if self.split_chinese:
             text = space_out_chinese(text)

@@ -34,7 +34,7 @@ GUESSES = 5  # at a masked token
 def ablate(
     model: Encoder | MaskedLM, tokenizer: Tokenizer, journey: Journey, classifier: Classifier | Reader | None
 ) -> Ablation:
-    """The traced text with each head switched off in turn, and with each token masked in turn.
+    """Return the traced text with each head switched off in turn, and with each token masked in turn.
 
     A masked LM also guesses at each masked token, with all heads and without each. What would take more than MOST
     tokens is left out: heads, tokens at the end of a long text, and the guesses without a head at later tokens.
@@ -93,20 +93,20 @@ def heads_off(encoder: Encoder, layer: int) -> Iterator[None]:
 
 
 def encode(encoder: Encoder, batch: Inputs) -> EncoderOutput:
-    """The encoder's output for a batch, with the attention written out as in the trace."""
+    """Return the encoder's output for a batch, with the attention written out as in the trace."""
     out: EncoderOutput = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     return out
 
 
 def without_heads(encoder: Encoder, batch: Inputs, layer: int) -> EncoderOutput:
-    """The output for a batch of one row, as H rows: row h without head h of this layer."""
+    """Return the output for a batch of one row, as H rows: row h without head h of this layer."""
     H = encoder.config.num_attention_heads
     with heads_off(encoder, layer):
         return encode(encoder, Inputs(*(x.expand(H, -1) for x in vars(batch).values())))
 
 
 def effect_on(journey: Journey, classifier: Classifier | Reader | None) -> Callable[[EncoderOutput], list[Effect]]:
-    """The effects of changes on this text, from the changed outputs: one for each row."""
+    """Return the effects of changes on this text, from the changed outputs: one for each row."""
     whole = journey.hidden_states[-1].double()  # (S,D)
 
     def effects(out: EncoderOutput) -> list[Effect]:

@@ -225,7 +225,7 @@ def rollout(attentions: Sequence[Tensor]) -> list[Tensor]:
 
 
 def quadrants(probs: Tensor, sides: Sequence[int]) -> dict[str, float]:
-    """The share of the attention (S,S) from each text to each text, the mean over the query tokens.
+    """Return the share of the attention (S,S) from each text to each text, the mean over the query tokens.
 
     [CLS] and the first [SEP] belong to A, the last [SEP] to B; A→A + A→B = 1 and B→A + B→B = 1.
     """
@@ -254,7 +254,7 @@ def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
 def decide(
     classifier: Classifier | Reader, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
 ) -> Decision:
-    """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
+    """Return the classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
 
     states: L + 1 of (S,D). pooled: (D), or None. Raises ValueError for a classifier of another width or recipe.
     """
@@ -305,7 +305,7 @@ def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> NDA
 
 
 def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
-    """The decision of a task head on these states, by the vector that its last layer reads."""
+    """Return the decision of a task head on these states, by the vector that its last layer reads."""
     head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
         read = states[-1].mean(dim=0) if "mean" in head.reads else states[-1][0]  # (S,D) -> (D); the first is [CLS]

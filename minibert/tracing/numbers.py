@@ -70,7 +70,7 @@ def size(journey: Journey, layers: int, heads: int) -> float:
 
 
 def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
-    """What the page lacks, in one sentence."""
+    """Return what the page lacks, in one sentence."""
     S = len(journey.tokens)
     kept = [
         f"{name} {', '.join(map(str, numbers))} of 0 to {count - 1} (--{name} chooses others)"
@@ -155,7 +155,7 @@ def attention(journey: Journey, choice: Choice) -> dict[str, Any]:
 
 
 def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
-    """The vectors that are drawn, (S,D) each, by name; hidden0 is the embeddings, hidden1 the output of layer 0."""
+    """Return the vectors that are drawn, (S,D) each, by name; hidden0: the embeddings, hidden1: after layer 0."""
     states = sorted({0, len(journey.layers), *choice.layers, *(layer + 1 for layer in choice.layers)})
     found = journey.embeddings | {f"hidden{state}": journey.hidden_states[state] for state in states}
     for layer in choice.layers:
@@ -169,22 +169,22 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
 
 
 def middle(journey: Journey, layer: int) -> Tensor:
-    """The vectors between the two halves of a layer, (S,D)."""
+    """Return the vectors between the two halves of a layer, (S,D)."""
     return journey.layers[layer]["feed-forward sum" if journey.config.norm_first else "attention norm"]
 
 
 def feed_forward_sum(journey: Journey, layer: int) -> Tensor:
-    """The vectors after the second residual connection of a layer, (S,D)."""
+    """Return the vectors after the second residual connection of a layer, (S,D)."""
     return middle(journey, layer) + journey.layers[layer]["contract"]
 
 
 def reach(config: Config) -> dict[str, int]:
-    """How many tokens to each side a token attends to, by layer; a global layer is absent."""
+    """Return how many tokens to each side a token attends to, by layer; a global layer is absent."""
     return {str(layer): window // 2 for layer, window in enumerate(config.windows) if window is not None}
 
 
 def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
-    """The queries and keys of one layer, turned by their positions if it turns them.
+    """Return the queries and keys of one layer, turned by their positions if it turns them.
 
     If keys are left out, also the logarithm of what softmax divides by.
     """
@@ -205,14 +205,14 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
 
 
 def units(strongest: Units) -> list[dict[str, Any]]:
-    """The strongest units for each of the first tokens, and what the rest and the bias add."""
+    """Return the strongest units for each of the first tokens, and what the rest and the bias add."""
     columns = {name: rounded(x[:VECTOR_TOKENS]) for name, x in strongest._asdict().items() if name != "unit"}
     columns["unit"] = strongest.unit[:VECTOR_TOKENS].tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def norms(journey: Journey, choice: Choice, kept: dict[str, Tensor]) -> dict[str, list[float]]:
-    """The Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn."""
+    """Return the Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn."""
     sums = {}
     for layer in choice.layers:
         sums[f"attention_sum{layer}"] = journey.hidden_states[layer] + journey.layers[layer]["attention output"]
@@ -221,7 +221,7 @@ def norms(journey: Journey, choice: Choice, kept: dict[str, Tensor]) -> dict[str
 
 
 def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
-    """How much each half of a layer turns each vector: the cosine of before and after, (S)."""
+    """Return how much each half of a layer turns each vector: the cosine of before and after, (S)."""
     found = {}
     for layer in choice.layers:
         before = journey.hidden_states[layer].double()

@@ -65,7 +65,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
 def page(
     journey: Journey, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, annotated: str = ""
 ) -> str:
-    """The whole page. layers, heads: which to offer (default: all, or fewer of a long text).
+    """Return the whole page. layers, heads: which to offer (default: all, or fewer of a long text).
 
     annotated: the address, relative to the page, of the folder that `make annotated` writes; "" for no links to it.
     Raises ValueError for a layer or head that the model does not have.
@@ -129,7 +129,7 @@ def seen(text: str) -> str:
 
 
 def sizes(journey: Journey) -> dict[str, int]:
-    """The letters of shapes and their values."""
+    """Return the letters of shapes and their values."""
     config = journey.config
     return {
         "B": 1,
@@ -145,7 +145,7 @@ def sizes(journey: Journey) -> dict[str, int]:
 
 
 def tokens(journey: Journey) -> list[dict[str, Any]]:
-    """Every token with its word, its kind (classes of the style sheet) and its characters in the text."""
+    """Return every token with its word, its kind (classes of the style sheet) and its characters in the text."""
     found: list[dict[str, Any]] = []
     for place, (token, word, side) in enumerate(zip(journey.tokens, journey.words, journey.sides, strict=True)):
         continues = bool(found) and found[-1]["word"] == word
@@ -194,7 +194,7 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
 
 
 def line_of(step: str) -> tuple[str, int]:
-    """The file and line of a step: the first line of its function with its code, or else that where it begins."""
+    """Return the file and line of a step: the first line of its function with its code, or where it begins."""
     function, code = STEPS[step]
     source, first = inspect.getsourcelines(function)
     found = next((place for place, line in enumerate(source) if code in line), 0)
@@ -202,7 +202,7 @@ def line_of(step: str) -> tuple[str, int]:
 
 
 def listings(steps: Iterable[str]) -> list[tuple[str, int, list[Markup]]]:
-    """The source of these steps, each with its path and first line: model.py whole, of other modules the functions."""
+    """Return the source of these steps, with path and first line: model.py whole, of other modules the functions."""
     found = [("model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
     for function in dict.fromkeys(STEPS[step][0] for step in steps):
         path = Path(inspect.getfile(function)).relative_to(PACKAGE).as_posix()

@@ -47,7 +47,7 @@ class Trace(Journey):
         write_text_atomically(user_path(path), self.to_html(**options))
 
     def _repr_html_(self) -> str:
-        """The page in a notebook, in a frame so that neither changes the other's style."""
+        """Return the page in a notebook, in a frame so that neither changes the other's style."""
         return Markup(
             '<iframe title="minibert trace" srcdoc="{}" width="100%" height="820" '
             'style="border: 1px solid #8886; border-radius: 8px"></iframe>'
@@ -123,7 +123,7 @@ def check_input(encoder: object, text: object, text_b: object, classifier: Class
 
 
 def record_row(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, ...]]:
-    """Every stage and the hidden states of a forward pass on the tokenizer's row, without the batch dimension."""
+    """Return every stage and hidden state of a forward pass on the tokenizer's row, without the batch dimension."""
     batch = Inputs(row.input_ids, row.attention_mask, row.token_type_ids)
     with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
@@ -133,7 +133,7 @@ def record_row(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Te
 
 
 def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[Prediction]:
-    """The ten likeliest tokens at each [MASK]; none without the head of a masked language model."""
+    """Return the ten likeliest tokens at each [MASK]; none without the head of a masked language model."""
     logits = tensors.get(Place("decoder"))  # (S,V)
     places = [] if logits is None else [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     guesses = [] if logits is None else best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
@@ -148,7 +148,7 @@ def notes(
     text_b: str | None,
     classifier: Classifier | Reader | None,
 ) -> list[str]:
-    """What is particular about this text on this model, in sentences."""
+    """Return what is particular about this text on this model, in sentences."""
     precision = classifier.features.precision if isinstance(classifier, Classifier) else "float32"
     found = {
         f"The text has {row.longest} tokens, and {tokenizer.max_length} are read; the rest was cut off.": (
@@ -235,7 +235,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def model_for(name: str) -> Encoder | MaskedLM:
-    """The checkpoint's masked language model if it has that task head, else its encoder."""
+    """Return the checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
     if folder_kind(name) != "mask":
         return encoder

@@ -52,7 +52,7 @@ SHORTEST = 2  # tokens of text
 
 
 def order(count: int, seed: int, epoch: int) -> list[int]:
-    """The order of the rows in an epoch, a permutation of 0 .. count - 1."""
+    """Return the order of the rows in an epoch, a permutation of 0 .. count - 1."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # independent of all other random numbers
     return torch.randperm(count, generator=random).tolist()
 
@@ -87,7 +87,7 @@ class Batches:
             yield self.of_rows(shuffled[start : start + self.batch_size], epoch).shard(self.rank, self.ranks)
 
     def of_rows(self, rows: Sequence[int], epoch: int = 0) -> ExampleBatch:
-        """The batch of these rows."""
+        """Return the batch of these rows."""
         width = max(self.choices, 1)
         numbers = [row * width + choice for row in rows for choice in range(width)]
         examples = [self.examples[number] for number in numbers]
@@ -187,7 +187,7 @@ class Packing:
         return self.max_length - self.template.specials(self.pairing is not None)
 
     def rows(self, documents: Sequence[Document], random: Random) -> list[Example]:
-        """The rows of these documents, shuffled."""
+        """Return the rows of these documents, shuffled."""
         if self.by_sentence:
             documents = [[sentence] for document in documents for sentence in document]
         found = [row for number in range(len(documents)) for row in self.document_rows(documents, number, random)]
@@ -220,13 +220,13 @@ class Packing:
 
 
 def end_of_text(document: Document, first: int, target: int) -> int:
-    """The end of the sentences from `first` on that have at least `target` tokens, or of the document."""
+    """Return the end of the sentences from `first` on that have at least `target` tokens, or of the document."""
     lengths = itertools.accumulate(len(sentence) for sentence in document[first:])
     return next((end for end, length in enumerate(lengths, start=first + 1) if length >= target), len(document))
 
 
 def joined(sentences: Sequence[list[int]]) -> list[int]:
-    """The tokens of sentences, concatenated."""
+    """Return the tokens of sentences, concatenated."""
     return [id for sentence in sentences for id in sentence]
 
 
@@ -286,7 +286,7 @@ class Stream:
             before += len(rows)
 
     def window_rows(self, number: int) -> list[Example]:
-        """The rows of the window that is read as the `number`-th of all passes."""
+        """Return the rows of the window that is read as the `number`-th of all passes."""
         turn, index = divmod(number, len(self.windows))
         window = self.windows[order(len(self.windows), self.seed, turn)[index]]
         return self.packing.rows(self.corpus.tokenized(window, self.tokenizer), Random(f"{self.seed} {turn} {window}"))
@@ -308,6 +308,6 @@ def read_journal(path: Path) -> list[int]:
 
 
 def masked(row: Example, masking: Masking, number: int) -> Example:
-    """A row with masked tokens; they depend on its number, so they differ each time a sentence is used."""
+    """Return a row with masked tokens; they depend on its number, so they differ each time a sentence is used."""
     ids, labels = masking(row.ids, 0, number)
     return Example(ids, row.segments, {**row.labels, "labels": labels})

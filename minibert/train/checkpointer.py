@@ -160,7 +160,7 @@ class Checkpointer:
         return None, Progress()
 
     def has_best(self, model: nn.Module, progress: Progress) -> bool:
-        """Whether the best weights can be read; False: the model has them. Raises ValueError if they are lost."""
+        """Return whether the best weights are in a file; else the model has them. Raises ValueError if lost."""
         try:
             self.best_weights(model)
         except ValueError:
@@ -330,7 +330,7 @@ def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of the weights."""
+    """Return the device of the weights."""
     return next(model.parameters()).device
 
 
@@ -359,7 +359,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_lock(path: Path) -> bool:
-    """Whether a file may be the lock of a run that was killed before it wrote run_config.json."""
+    """Return whether a file may be the lock of a run that was killed before it wrote run_config.json."""
     small = path.name == LOCK and path.is_file() and path.stat().st_size <= len(MARK)
     return small and path.read_bytes() in (b"", MARK)
 
@@ -393,5 +393,5 @@ def remove_run(folder: Path) -> None:
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that are trained."""
+    """Return the parameters that are trained."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

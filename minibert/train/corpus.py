@@ -41,7 +41,7 @@ class CorpusFile:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> CorpusFile:
-        """The whole file. Raises FileNotFoundError for a missing file."""
+        """Return the whole file. Raises FileNotFoundError for a missing file."""
         file = regular(user_path(path))
         return cls(file, file.stat().st_size, paragraphs=paragraphs)
 
@@ -67,7 +67,7 @@ class CorpusFile:
         return self if ranks == 1 else replace(self, window=-(-size // (each * ranks)))
 
     def split(self) -> tuple[CorpusFile, CorpusFile]:
-        """The training text, and the end of the file, which is held out."""
+        """Return the training text, and the end of the file, which is held out."""
         cut = self.end - min(int((self.end - self.start) * HELD_OUT), MOST_HELD_OUT)
         return replace(self, end=cut), replace(self, start=cut)
 
@@ -87,7 +87,7 @@ class CorpusFile:
                 yield text
 
     def documents(self, number: int) -> list[list[str]]:
-        """The documents of a window, each a list of its sentences."""
+        """Return the documents of a window, each a list of its sentences."""
         documents: list[list[str]] = [[]]
         for line in self.lines(number):
             if text := line.strip():
@@ -97,7 +97,7 @@ class CorpusFile:
         return [document for document in documents if document]
 
     def tokenized(self, number: int, tokenizer: Tokenizer) -> list[Document]:
-        """The documents of a window as token ids; sentences without tokens are dropped."""
+        """Return the documents of a window as token ids; sentences without tokens are dropped."""
         documents = self.documents(number)
         encodings = tokenizer.encode_each([line for document in documents for line in document])
         found = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]

@@ -86,7 +86,7 @@ CARRIED = (  # from the teacher's config to the student's
 
 
 def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The layers of a teacher of `depth` layers that initialise those of the student.
+    """Return the layers of a teacher of `depth` layers that initialise those of the student.
 
     layers: how many, evenly spaced from the first to the last; None: half of them. take: these. Raises ValueError for
     a layer that the teacher does not have, and for another number of layers than those of `take`.
@@ -103,7 +103,7 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
 
 
 def check_teacher(folder: Path, head: str) -> Config:
-    """The teacher's config. Raises ValueError where no student can begin with its layers, or it lacks the task head."""
+    """Return the teacher's config. Raises ValueError if no student can begin with its layers or it lacks the head."""
     config = Config.from_file(folder / "config.json")
     positions = config.first_position == 0 and config.padding_has_position
     shared = len(set(config.shared_layers)) < config.num_hidden_layers
@@ -122,7 +122,7 @@ def check_teacher(folder: Path, head: str) -> Config:
 
 
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
-    """A student with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
+    """Return a student with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
 
     It is a DistilBERT, or of a ModernBERT a smaller one whose layers keep their windows. Any other task head is fresh.
     In eval mode, on the CPU. Raises ValueError unless the first layer of a ModernBERT, which has no norm, stays first.
@@ -163,14 +163,14 @@ def load_teacher(folder: Path, head: str) -> Head:
 
 
 def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The sum over rows of τ² KL(teacher || student), logits (N,V) and (N,V) -> ()."""
+    """Return the sum over rows of τ² KL(teacher || student), logits (N,V) and (N,V) -> ()."""
     dtype = torch.promote_types(student.dtype, torch.float32)  # lower precision is for matrix products
     log_p, log_q = (F.log_softmax(logits.to(dtype) / temperature, dim=-1) for logits in (teacher, student))
     return temperature**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
 
 
 def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """The mean of 1 - cos, states (T,D) and (T,D) -> ()."""
+    """Return the mean of 1 - cos, states (T,D) and (T,D) -> ()."""
     dtype = torch.promote_types(student.dtype, torch.float32)
     return 1 - F.cosine_similarity(student.to(dtype), teacher.to(dtype), dim=-1).mean()
 
@@ -191,7 +191,7 @@ class Distillation(MaskedLanguageModel):
         return dict(zip(self.names, map(Term, counts, self.settings.weights), strict=True))
 
     def means(self, student: Any, batch: ExampleBatch) -> dict[str, Tensor]:
-        """The losses by name.
+        """Return the losses by name.
 
         Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
         time, and again in the backward pass.
@@ -218,7 +218,7 @@ class Distillation(MaskedLanguageModel):
         return dict(zip(self.names, (soft / len(labels), hard / count, cosine), strict=True))
 
     def states(self, model: Head, batch: ExampleBatch) -> Tensor:
-        """The last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
+        """Return the last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
         if self.step == "packed":
             return encode(model.encoder, move(PackedBatch.of(model.encoder.embeddings, batch), model.device))
         batch = move(batch, model.device)
@@ -264,7 +264,7 @@ class DistillRun(PretrainRun):
         return Distillation(load_teacher(hub.locate(settings.init).folder, "masked-lm"), settings)
 
     def new_model(self) -> Head:
-        """The student before training."""
+        """Return the student before training."""
         return new_student(self.objective.teacher, self.settings.take or ())
 
     def goal(self, model: Any) -> Goal:
@@ -308,7 +308,7 @@ class DistillClassifierRun(FinetuneRun):
         return torch.from_numpy(np.stack(predict_logits(self.teacher, self.encoded, self.settings.precision)))
 
     def new_model(self) -> Head:
-        """The student before training, with a fresh classifier."""
+        """Return the student before training, with a fresh classifier."""
         student = new_student(self.teacher, self.settings.take or ())
         names = dict(enumerate(self.labels))
         kind = self.task.problem_type
@@ -316,7 +316,7 @@ class DistillClassifierRun(FinetuneRun):
         return freeze(student, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
-        """The two losses."""
+        """Return the two losses."""
         return SoftLabels(self.soft_labels, self.settings.temperature, self.settings.weights, output_of)
 
 
@@ -378,7 +378,7 @@ def distill(
 def distill_run(
     data: Any, teacher: str | os.PathLike[str], task: str | Classification, dev: Any, **settings: Any
 ) -> DistillRun | DistillClassifierRun:
-    """The run of `distill`, checked. Raises ValueError for what cannot be learned."""
+    """Return the run of `distill`, checked. Raises ValueError for what cannot be learned."""
     name = os.fspath(teacher)
     if task == "language":
         return DistillRun.of(data, DistillSettings(init=name, dev=None if dev is None else os.fspath(dev), **settings))

@@ -89,7 +89,7 @@ class DistributedContext:
                 dist.all_reduce(parameter.grad.div_(self.size))  # the mean, as DistributedDataParallel has it
 
     def sum(self, values: Tensor) -> Tensor:
-        """Each of the values, (n), summed over all ranks."""
+        """Return each of the values, (n), summed over all ranks."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
@@ -104,7 +104,7 @@ class DistributedContext:
         return values
 
     def on_main(self, function: Callable[[], Result]) -> Result:
-        """The result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
+        """Return the result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
         if self.size == 1:
             return function()
         result: list[Any] = [None, False]
@@ -151,7 +151,7 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def indexed(device: torch.device) -> list[torch.device]:
-    """The argument that names this device; MPS, of which there is one, takes none."""
+    """Return the argument that names this device; MPS, of which there is one, takes none."""
     return [] if device.type == "mps" else [device]
 
 
@@ -159,7 +159,7 @@ SINGLE_PROCESS = DistributedContext()
 
 
 def context() -> DistributedContext:
-    """The context of this process, from the environment variables that torchrun set; no process group is started."""
+    """Return the context of this process, from the variables that torchrun set; no process group is started."""
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1 or not all(name in os.environ for name in TORCHRUN):
         return SINGLE_PROCESS

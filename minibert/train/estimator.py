@@ -183,7 +183,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
-        """The probability of each class for each text, (N, K), columns in the order of classes_."""
+        """Return the probability of each class for each text, (N, K), columns in the order of classes_."""
         check_is_fitted(self)
         reader = Reader.of(self.model_.to(choose_device(self.device)), self.tokenizer_)
         task = replace(cast(Classification, reader.task), missing=self.missing)
@@ -193,7 +193,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
     def predict(self, X: object) -> NDArray[Any]:
-        """The likeliest class of each text, (N,); of a matrix 1 where a probability is above one half, (N, K)."""
+        """Return the likeliest class of each text, (N,); of a matrix 1 where a probability exceeds 0.5, (N, K)."""
         probabilities = self.predict_proba(X)
         if self.model_.config.problem_type == MultiLabel.problem_type:
             return (probabilities > 0.5).astype(np.int64)

@@ -125,7 +125,7 @@ class FinetuneRun(Run):
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
 
     def new_model(self) -> Head:
-        """The checkpoint with a task head, frozen as the settings say.
+        """Return the checkpoint with a task head, frozen as the settings say.
 
         A new head of a regression begins at the mean of the labels, from which a small learning rate gets away slowly.
         """
@@ -137,7 +137,7 @@ class FinetuneRun(Run):
         return freeze(model, self.settings.freeze)
 
     def batches(self, folder: Path | None = None) -> Batches:
-        """The training data in batches."""
+        """Return the training data in batches."""
         settings = self.settings
         context = distributed.context()
         return Batches(
@@ -168,11 +168,11 @@ class FinetuneRun(Run):
         return super().finished(model)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
-        """The loss function, from the output of the model."""
+        """Return the loss function, from the output of the model."""
         return HeadLoss(output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
 
     def predict(self, model: Head, states: States | None = None) -> list[Any]:
-        """The predictions for dev; states: of its encoder, where that is frozen."""
+        """Return the predictions for dev; states: of its encoder, where that is frozen."""
         task, encoded = self.task, self.held_out
         assert encoded is not None
         if states:

@@ -91,7 +91,7 @@ class Progress:
 
 
 def finite(loss: float, parts: Sequence[ExampleBatch], step: int) -> float:
-    """The loss, or NotFiniteError with the step and the rows."""
+    """Return the loss, or NotFiniteError with the step and the rows."""
     if not math.isfinite(loss):
         rows = [row for part in parts for row in part.rows]
         raise NotFiniteError(
@@ -102,7 +102,7 @@ def finite(loss: float, parts: Sequence[ExampleBatch], step: int) -> float:
 
 
 def readable_output(model: Head, batch: ExampleBatch) -> Any:
-    """The output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
+    """Return the output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
     shape = (-1, batch.choices) if batch.choices else (-1,)
     batch = move(batch, model.device)
     ids, mask, segments = (
@@ -201,7 +201,7 @@ def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Adam
 
 
 def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
-    """The learning rate of a step, counted from 0: linear warmup from 0, then linear decay to 0."""
+    """Return the learning rate of a step, counted from 0: linear warmup from 0, then linear decay to 0."""
     warmup = math.ceil(settings.warmup * steps)
     if step < warmup:
         return settings.learning_rate * (step / warmup)

@@ -52,7 +52,7 @@ class MaskedLanguageModel(Loss):
         self.head = "masked-lm" if pairing is None else "pretraining"
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Any:
-        """A checkpoint with this task head, a fresh one if it has none; or a model of random weights."""
+        """Return a checkpoint with this task head, a fresh one if it has none; or a model of random weights."""
         if checkpoint is None:
             return HEAD_CLASSES[self.head](config)
         return load(checkpoint, head=self.head, new_head=not has_head(checkpoint, self.head))
@@ -104,7 +104,7 @@ class MaskedLanguageModel(Loss):
 
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
-    """The number of predictions, (N,K) and (N), the sum of their losses, and the number of correct ones: (3)."""
+    """Return the number of predictions, (N,K) and (N), the sum of their losses, and the number of correct ones: (3)."""
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
     correct = (logits.argmax(dim=-1) == labels).sum()
     loss, correct = torch.stack([loss, correct.float()]).tolist()  # one wait for a GPU
@@ -170,7 +170,7 @@ class ReplacedTokens(MaskedLanguageModel):
         }
 
     def means(self, model: Electra, batch: ExampleBatch) -> dict[str, Tensor]:
-        """The generator's loss over the chosen tokens, and the discriminator's over all."""
+        """Return the generator's loss over the chosen tokens, and the discriminator's over all."""
         logits, labels = self.generate(model, batch)  # (N,V), (N)
         sampled = torch.multinomial(logits.detach().float().softmax(dim=-1), 1).squeeze(1)  # (N)
         found, replaced = self.detect(model, batch, sampled)  # (T), (T)
@@ -180,12 +180,12 @@ class ReplacedTokens(MaskedLanguageModel):
         }
 
     def generate(self, model: Electra, batch: ExampleBatch) -> tuple[Tensor, Tensor]:
-        """The generator's logits of the chosen tokens, (N,V), and the original tokens, (N)."""
+        """Return the generator's logits of the chosen tokens, (N,V), and the original tokens, (N)."""
         encoded, labels = packed_states(model.generator, batch)
         return model.generator.read(encoded).logits[0], labels["labels"][0]
 
     def detect(self, model: Electra, batch: ExampleBatch, sampled: Tensor) -> tuple[Tensor, Tensor]:
-        """The discriminator's logits of all tokens, (T), and whether each was replaced, (T)."""
+        """Return the discriminator's logits of all tokens, (T), and whether each was replaced, (T)."""
         encoder = model.discriminator.encoder
         real = batch.attention_mask.bool()
         ids, labels = batch.input_ids[real], batch.labels["labels"][real]  # (T)

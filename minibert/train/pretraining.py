@@ -142,11 +142,11 @@ class PretrainRun(Run):
         return {"corpus": self.stats, "baselines": self.baselines}
 
     def new_model(self) -> Any:
-        """The model of the objective."""
+        """Return the model of the objective."""
         return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
 
     def batches(self, folder: Path) -> Stream:
-        """The batches of the corpus; their journal is in the folder."""
+        """Return the batches of the corpus; their journal is in the folder."""
         settings = self.settings
         context = distributed.context()
         journal = folder / ("windows.txt" if context.size == 1 else f"windows-{context.rank}.txt")
@@ -181,7 +181,7 @@ class PretrainRun(Run):
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
-    """The config of the model. Raises ValueError where it does not fit the tokenizer or max_length."""
+    """Return the config of the model. Raises ValueError where it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
     if source is None:
         given = {"model_type": "bert", "vocab_size": size} | read_json(user_path(str(settings.config)))
@@ -198,7 +198,7 @@ def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: 
 
 
 def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple[dict[str, float], list[Document]]:
-    """The statistics of a few windows from all over a corpus, made into rows as in training; and their documents.
+    """Return the statistics of a few windows of the whole corpus, in rows as in training; and their documents.
 
     Raises ValueError for a corpus from which nothing can be learned with these rows: each line is a document, so that
     no sentence follows another, or the vocabulary is of another language.

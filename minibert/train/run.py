@@ -81,7 +81,7 @@ class Goal:
 
 
 def resolve_precision(settings: Settings, **more: Any) -> Settings:
-    """The settings with the precision that the hardware has; warns where a GPU falls back to float32."""
+    """Return the settings with the precision that the hardware has; warns where a GPU falls back to float32."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.precision, torch.device(device))
     if dtype == torch.float16:
@@ -139,7 +139,7 @@ class Run(ABC):
 
     @abstractmethod
     def new_model(self) -> Any:
-        """The model before training, its frozen parameters frozen."""
+        """Return the model before training, its frozen parameters frozen."""
 
     @abstractmethod
     def batches(self, folder: Path) -> Batches | Stream:
@@ -268,7 +268,7 @@ def thinned(curve: list[float]) -> list[float]:
 
 
 def is_best(progress: Progress, main: str) -> bool:
-    """Whether the last epoch has the best score so far, or there are no scores."""
+    """Return whether the last epoch has the best score so far, or there are no scores."""
     scores = [score[main] for score in progress.scores]
     return progress.best < 0 or not scores or scores[-1] > scores[progress.best]
 

@@ -22,7 +22,7 @@ def floats(text: str) -> tuple[float, ...]:
 
 
 def redefault(settings: Any, name: str, default: Any) -> Any:
-    """A setting of a base class with another default."""
+    """Return a setting of a base class with another default."""
     return field(default=default, metadata=settings.__dataclass_fields__[name].metadata)
 
 

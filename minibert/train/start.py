@@ -36,7 +36,7 @@ def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[st
 
 
 def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
-    """The checkpoint with the task's head: its own if it has one for these labels in this order, else a fresh one."""
+    """Return the checkpoint with the task's head: its own if that has these labels in this order, else a fresh one."""
     kept = labels_of_head(folder, task, list(labels))[0] == list(labels)
     model = load(folder, head=task.head, new_head=not kept, num_labels=None if kept else len(labels) or None)
     if labels:

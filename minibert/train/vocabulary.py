@@ -178,7 +178,7 @@ def characters(words: Mapping[str, int]) -> int:
 
 
 def letters(words: Mapping[str, int]) -> list[str]:
-    """The tokens that can write every word: each character, and with ## each one inside a word."""
+    """Return the tokens that can write every word: each character, and with ## each one inside a word."""
     first, inside = ({character for word in words for character in word[start:]} for start in (0, 1))
     return [*sorted(first), *(f"##{character}" for character in sorted(inside))]
 
@@ -234,7 +234,7 @@ def learn_by_hand(
 
 
 def joined(pieces: Sequence[int], pair: tuple[int, int], token: int) -> list[int]:
-    """A word in which the pair has become one token, wherever it is, from the left."""
+    """Return a word in which the pair has become one token, wherever it is, from the left."""
     found: list[int] = []
     for piece in pieces:
         found.append(piece)
@@ -246,7 +246,7 @@ def joined(pieces: Sequence[int], pair: tuple[int, int], token: int) -> list[int
 def learn_by_library(
     words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
 ) -> list[str]:
-    """The same by the `tokenizers` library.
+    """Return the same by the `tokenizers` library.
 
     It gives letters their ids in the order of a hash map, which differs between processes, and ids decide between pairs
     with the same count. So it gets the letters as special tokens, which have fixed ids.

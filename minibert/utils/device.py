@@ -33,7 +33,7 @@ def check_device(device: str | torch.device) -> None:
 
 
 def device_count(kind: str) -> int:
-    """How many devices of a kind there are, such as "cuda"; 0 of a kind that torch does not know."""
+    """Return how many devices of a kind there are, such as "cuda"; 0 of a kind that torch does not know."""
     try:
         return int(torch.get_device_module(kind).device_count())
     except RuntimeError:
@@ -41,7 +41,7 @@ def device_count(kind: str) -> int:
 
 
 def choose_device(device: str | torch.device) -> str:
-    """The device to compute on: "auto" is CUDA if torch finds it, else the CPU; MPS only if it is named."""
+    """Return the device to compute on: "auto" is CUDA if torch finds it, else the CPU; MPS only if it is named."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     check_device(device)
@@ -90,12 +90,12 @@ def has_int8(device: torch.device) -> bool:
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU, as torch names them."""
+    """Return the instruction sets of this CPU, as torch names them."""
     return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
 
 
 def batch_tokens_on(device: torch.device) -> int:
-    """The default number of tokens in a batch on this device."""
+    """Return the default number of tokens in a batch on this device."""
     return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])
 
 
@@ -105,12 +105,12 @@ def without_cudnn() -> AbstractContextManager[None]:
 
 
 def copies_ahead(device: torch.device) -> bool:
-    """Whether the host can go on during a copy and wait for it later: CUDA. MPS does not signal the end of a copy."""
+    """Return whether the host can go on during a copy: CUDA. MPS does not signal the end of a copy."""
     return device.type not in ("cpu", "mps")
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """A tensor of the CPU on a device, or a dataclass, dict, list or tuple with all the tensors in it.
+    """Return a tensor of the CPU on a device, or a dataclass, dict, list or tuple with all the tensors in it.
 
     On CUDA by one copy, for which the host does not wait.
     """
@@ -148,7 +148,7 @@ class PendingCopy:
         self.copied = torch.get_device_module(x.device).current_stream(x.device).record_event() if ahead else None
 
     def wait(self) -> Tensor:
-        """The tensor on the CPU."""
+        """Return the tensor on the CPU."""
         if self.copied is not None:
             self.copied.synchronize()
         return self.x

@@ -151,13 +151,13 @@ def parse_json(text: str) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def listing(folder: Path) -> str:
-    """The first names in a folder, for an error message."""
+    """Return the first names in a folder, for an error message."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return ", ".join([*map(cut, names[:12]), *["..."] * (len(names) > 12)]) or "nothing"
 
@@ -224,7 +224,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def lock_file(path: Path) -> IO[bytes]:
-    """An open file that is locked until it is closed or the process ends; created if it does not exist.
+    """Return an open file that is locked until it is closed or the process ends; created if it does not exist.
 
     Raises RuntimeError while another process holds the lock. On Windows and on file systems without locks, never.
     """

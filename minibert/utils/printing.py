@@ -72,12 +72,12 @@ def note(text: str) -> None:
 
 
 def beside(name: str, lines: str) -> str:
-    """A name with a table beside it, whose lines stay as they are."""
+    """Return a name with a table beside it, whose lines stay as they are."""
     return "\n".join(f"{'' if number else name:<{MARGIN}}{line}" for number, line in enumerate(lines.splitlines()))
 
 
 def block(name: str, *paragraphs: str) -> str:
-    """A name with text beside it: each paragraph begins a line, long ones are wrapped, and no path is broken."""
+    """Return a name with text beside it: each paragraph begins a line, long ones are wrapped, and no path is broken."""
     wrap = textwrap.TextWrapper(WIDTH - MARGIN, break_long_words=False, break_on_hyphens=False)
     return beside(name, "\n".join(wrap.fill(cut(paragraph, MOST)) for paragraph in paragraphs))
 
@@ -91,19 +91,19 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
 
 
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
-    """The labels, each with its meaning where there is one: "1 positive"."""
+    """Return the labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]
 
 
 def is_main_process() -> bool:
-    """Whether this process prints: of several that torchrun started the first."""
+    """Return whether this process prints: of several that torchrun started the first."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def progress_bar(
     rows: Iterable[Any] | None = None, name: str | None = None, total: int | None = None, show: bool = True, **how: Any
 ) -> Any:
-    """A progress bar of tqdm on a terminal; elsewhere one line a minute on standard error, nothing in less time.
+    """Return a progress bar of tqdm on a terminal; elsewhere a line per minute on standard error, nothing in less time.
 
     how: other arguments of tqdm.
     """
@@ -130,7 +130,7 @@ def require(extra: str, *packages: str) -> None:
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra of pyproject.toml: in the source tree, or else its packages by their names."""
+    """Return the command that installs an extra of pyproject.toml: in the source tree, else its packages by name."""
     if (CHECKOUT / "pyproject.toml").exists():
         return pip_install("-e", f"{CHECKOUT}[{extra}]")
     required = [line.split(";") for line in importlib.metadata.requires(DISTRIBUTION) or []]
@@ -138,6 +138,6 @@ def install_hint(extra: str) -> str:
 
 
 def pip_install(*arguments: str) -> str:
-    """The pip command of the running interpreter; an argument that a shell would interpret is quoted."""
+    """Return the pip command of the running interpreter; an argument that a shell would interpret is quoted."""
     quoted = (argument if re.fullmatch(r"[\w.=-]+", argument) else f'"{argument}"' for argument in arguments)
     return " ".join([shlex.quote(sys.executable or "python"), "-m pip install", *quoted])

@@ -26,7 +26,7 @@ def setting(
     parse: Any = None,
     **limits: float,
 ) -> Any:
-    """A field of a settings dataclass.
+    """Return a field of a settings dataclass.
 
     help: for the command line; "{choices}" stands for the choices. metavar: the name of the value in the help. parse:
     text to value, where the type of the field does not determine it. limits: of a number, see check_number.
@@ -54,7 +54,7 @@ class Settings:
 
 @cache
 def type_of(settings: type, name: str) -> tuple[type, bool]:
-    """The type of a field and whether it may be None: (int, True) of `int | None`; the type of a list is `tuple`."""
+    """Return the type of a field and whether it may be None: (int, True) of `int | None`; a list is `tuple`."""
     hint = typing.get_type_hints(settings)[name]
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     plain = [typing.get_origin(one) or one for one in members if one is not NoneType]

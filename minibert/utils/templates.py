@@ -9,7 +9,7 @@ DIAGRAMS = Path(__file__).parents[1] / "data" / "diagrams"
 
 
 def templates(folder: Path) -> Environment:
-    """The templates of a folder. An undefined name is an error, and so is NaN in JSON."""
+    """Return the templates of a folder. An undefined name is an error, and so is NaN in JSON."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -23,12 +23,12 @@ def templates(folder: Path) -> Environment:
 
 
 def diagram(name: str) -> Markup:
-    """A diagram of data/diagrams as part of a page; data-theme on the page's root element overrides its colours."""
+    """Return a diagram of data/diagrams as part of a page; data-theme on the root element overrides its colours."""
     return Markup((DIAGRAMS / f"{name}.svg").read_text(encoding="utf-8"))
 
 
 def asset(path: Path) -> Markup:
-    """One of our own style sheets or scripts, which a page contains without escaping."""
+    """Return one of our own style sheets or scripts, which a page contains without escaping."""
     return Markup(path.read_text(encoding="utf-8").strip())
 
 

@@ -47,7 +47,7 @@ class Calibration:
     short_texts_tolerate_int8: bool
 
     def of_layer(self, number: int) -> dict[str, Quantization]:
-        """The quantizations of the products of this layer that are computed in int8, by name."""
+        """Return the quantizations of the products of this layer that are computed in int8, by name."""
         return {name: one for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR}
 
     def __str__(self) -> str:
@@ -97,14 +97,14 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
 
 
 def means_agree(exact: Tensor, in_int8: Tensor, packed: Packed) -> bool:
-    """Whether the means of the shortest texts have nearly the same direction; both states are (T,D)."""
+    """Return whether the means of the shortest texts have nearly the same direction; both states are (T,D)."""
     short = [number for number, (_, S) in enumerate(packed.groups) if S <= FIRST_TOKENS + 1]
     a, b = (torch.cat([packed.by_group(x)[number].mean(dim=1) for number in short]) for x in (exact, in_int8))
     return float(torch.cosine_similarity(a, b, dim=1).min()) >= MIN_COSINE
 
 
 def cache_file(encoder: Encoder, samples: Sequence[Sequence[int]]) -> Path:
-    """The file for this encoder and these samples, named by the SHA-256 of everything that determines the result."""
+    """Return the file for this encoder and these samples, named by the SHA-256 of all that determines the result."""
     digest = hashlib.sha256(repr((VERSION, torch.__version__, encoder.config, [list(row) for row in samples])).encode())
     for name, weight in encoder.state_dict().items():
         digest.update(name.encode())
@@ -114,7 +114,7 @@ def cache_file(encoder: Encoder, samples: Sequence[Sequence[int]]) -> Path:
 
 
 def read_calibration(path: Path, encoder: Encoder) -> Calibration | None:
-    """The calibration in a file; None without the file, or if it is damaged."""
+    """Return the calibration in a file; None without the file, or if it is damaged."""
     products: dict[tuple[int, str], Quantization] = {}
     with suppress(OSError, SafetensorError, KeyError):
         tensors = load_file(path)

@@ -109,7 +109,7 @@ class Engine:
 
     @torch.inference_mode()
     def calibrate(self, encoder: Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None) -> Calibration:
-        """Which products tolerate int8, measured on the samples or read from the cache. Raises ValueError for none."""
+        """Return which products tolerate int8, by the samples or from the cache. Raises ValueError for no samples."""
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
@@ -141,7 +141,7 @@ class Engine:
         places: Sequence[int] | None = None,
         progress: bool = False,
     ) -> NDArray[np.float32]:
-        """One vector for each row of token ids, (N, width), in the order of the rows.
+        """Return one vector for each row of token ids, (N, width), in the order of the rows.
 
         ids: [CLS] to [SEP] of one text or pair each, without padding. second: where in each row the second text of a
         pair begins, which has segment 1 to the end of the row; None: no row is a pair. places: the token of each row

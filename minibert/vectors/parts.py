@@ -130,15 +130,15 @@ class Parts:
         return sum(stats.texts for stats in self.stats.values())
 
     def path(self, number: int) -> Path:
-        """The file of a part."""
+        """Return the file of a part."""
         return self.folder / f"part-{number}.npz"
 
     def files(self) -> list[Path]:
-        """The files of all parts."""
+        """Return the files of all parts."""
         return [path for path in self.folder.glob("part-*") if PART.fullmatch(path.name)]
 
     def read(self, number: int) -> tuple[Matrix, str, TokenStats]:
-        """The vectors of a part, (n, D), the hash of their texts, and their stats. Raises DamagedPartError."""
+        """Return the vectors of a part, (n, D), the hash of their texts, and their stats. Raises DamagedPartError."""
         path = self.path(number)
         try:
             content = io.BytesIO(path.read_bytes())
@@ -158,7 +158,7 @@ class Parts:
             raise DamagedPartError(f"{path} is damaged ({error})") from None
 
     def holds(self, numbered: tuple[int, Sequence[TextOrPair]]) -> bool:
-        """Whether this part was done by an earlier run; it warns of a damaged one.
+        """Return whether this part was done by an earlier run; it warns of a damaged one.
 
         numbered: the number of the part, and its texts. Raises ValueError if it was done with other texts.
         """
@@ -178,7 +178,7 @@ class Parts:
         return True
 
     def changed(self) -> ValueError:
-        """The error for a part of other texts."""
+        """Return the error for a part of other texts."""
         return ValueError(
             f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
             "use the earlier texts, or start again (restart=True)"
@@ -221,5 +221,5 @@ class Parts:
 
 
 def texts_sha256(texts: Sequence[TextOrPair]) -> str:
-    """The hash of texts or pairs; no others have the same."""
+    """Return the hash of texts or pairs; no others have the same."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

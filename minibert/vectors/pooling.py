@@ -26,17 +26,17 @@ class Pooling:
 
 
 def mean(states: Tensor, keep: Tensor | None) -> Tensor:
-    """The mean over all tokens, [CLS] and [SEP] included, padding not, as in sentence-transformers."""
+    """Return the mean over all tokens, [CLS] and [SEP] included, padding not, as in sentence-transformers."""
     return states.mean(dim=1) if keep is None else states.masked_fill(~keep, 0).sum(dim=1) / keep.sum(dim=1)
 
 
 def maximum(states: Tensor, keep: Tensor | None) -> Tensor:
-    """The maximum over the same tokens."""
+    """Return the maximum over the same tokens."""
     return (states if keep is None else states.masked_fill(~keep, -float("inf"))).amax(dim=1)
 
 
 def first(states: Tensor, keep: Tensor | None) -> Tensor:
-    """The state of the first token, [CLS]."""
+    """Return the state of the first token, [CLS]."""
     return states[:, 0]
 
 

@@ -30,7 +30,7 @@ def readable_vectors(
     *,
     second: Sequence[int] | None = None,
 ) -> Matrix:
-    """One vector for each row of token ids, (N, width) float32, in the order of the rows.
+    """Return one vector for each row of token ids, (N, width) float32, in the order of the rows.
 
     second: where in each row the second text of a pair begins; None: no row is a pair.
     The encoder computes on its device, with its attention and dtype, in eval and inference mode; its own modes are
@@ -63,7 +63,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None 
 
 
 def pool(out: Any, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
-    """One float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
+    """Return one float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
     out: an EncoderOutput with the states of all layers, and the pooler's where the recipe reads it, see Recipe.fit_to.
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.

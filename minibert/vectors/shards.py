@@ -56,7 +56,7 @@ class Shard:
         return footer
 
     def stats(self, settings: dict[str, Any]) -> TokenStats | None:
-        """The token stats of a finished shard; None if it is missing, outdated or, after a warning, damaged."""
+        """Return the token stats of a finished shard; None if it is missing, outdated or, after a warning, damaged."""
         if not os.path.exists(self.out):
             return None
         try:
@@ -89,7 +89,7 @@ class Columns(FileSettings):
 
 
 def find_shards(pattern: str, out: Path) -> list[Shard]:
-    """The files of a name or a pattern such as corpus/*.parquet, in the order of their names.
+    """Return the files of a name or a pattern such as corpus/*.parquet, in the order of their names.
 
     Their vectors get the same names under `out`, from the first folder with a wildcard on: corpus/a.parquet becomes
     out/a.parquet, corpus/a.jsonl out/a.jsonl.parquet. Files in `out` are never input. Raises FileNotFoundError if no
@@ -170,7 +170,7 @@ def in_chunks(
 
 
 def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
-    """The columns of texts, one or two. Raises ValueError if they are missing or hold something else."""
+    """Return the columns of texts, one or two. Raises ValueError if they are missing or hold something else."""
     if VECTOR in schema.names:
         raise ValueError(f"{where} has a column {VECTOR!r} already, which the vectors would replace; rename it")
     pair = [] if columns.pair is None else [Column("pair", str(columns.pair), ())]

@@ -150,12 +150,12 @@ def pooler(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
+    """Return the mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
     raise NotImplementedError
 
 
 def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
-    """A score for every token at every position, (B,S,D) -> (B,S,V) (BERT, section 3.1, task 1).
+    """Return a score for every token at every position, (B,S,D) -> (B,S,V) (BERT, section 3.1, task 1).
 
     LayerNorm(gelu(x Wᵀ + a)) Eᵀ + b, E the token embedding. weights: cls.predictions.transform.dense,
     cls.predictions.transform.LayerNorm, cls.predictions.bias (V), embeddings.word_embeddings.weight.
@@ -180,7 +180,7 @@ def mask_tokens(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean of -log softmax(logits)[label] over the tokens whose label is not IGNORED, (B,S,V), (B,S) -> ().
+    """Return the mean of -log softmax(logits)[label] over the tokens whose label is not IGNORED, (B,S,V), (B,S) -> ().
 
     Logits may be large: exp(200) is infinite in float32.
     """
@@ -188,24 +188,24 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias, given the one of x Wᵀ + b, (N,out), (N,in), (out,in); without autograd."""
+    """Return the gradients of x, weight and bias, given the one of x Wᵀ + b: (N,out), (N,in), (out,in), no autograd."""
     raise NotImplementedError
 
 
 def layer_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias, given the one of its output, (N,D), (N,D), (D); without autograd."""
+    """Return the gradients of x, weight and bias, given the one of its output, (N,D), (N,D), (D); without autograd."""
     raise NotImplementedError
 
 
 def cross_entropy_backward(logits: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of cross_entropy for the logits, (N,V), (N) -> (N,V), 0 without a label; without autograd."""
+    """Return the gradient of cross_entropy for the logits, (N,V), (N) -> (N,V), 0 without a label; without autograd."""
     raise NotImplementedError
 
 
 def attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value, given the one of the context, (B,H,S,W) each; without autograd."""
+    """Return the gradients of query, key and value, given the one of the context, (B,H,S,W) each; without autograd."""
     raise NotImplementedError
 
 
