@@ -53,7 +53,7 @@ def print_result(trained: Any) -> None:
     """Print the size of the model, the steps, and the score of the best epoch."""
     figures, measure = trained.figures, trained.measure
     print(block("parameters", "{trained:,} trained, {frozen:,} frozen".format(**figures["parameters"])))
-    print(block("steps", "{steps:,}, {tokens:,} tokens, {tokens_per_second:,.0f} a second".format(**figures)))
+    print(block("steps", "{steps:,}, {tokens:,} tokens, {tokens_per_second:,.0f} per second".format(**figures)))
     if measure is not None:
         print(block("kept", f"epoch {figures['best_epoch']}, {measure.main} {measure.score:.4f} on dev"))
         print(measure.text)
