@@ -71,21 +71,7 @@ def page(
     Raises ValueError for a layer or head that the model does not have.
     """
     choice = choose(journey, layers, heads)
-    norm_first = journey.config.norm_first
-    absent = {
-        "segment embeddings": "segment" not in journey.embeddings,
-        "position embeddings": "position" not in journey.embeddings,
-        "rotation": not journey.config.rotary_thetas,
-        "attention norm": norm_first,
-        "feed-forward norm": norm_first,
-        "norm before attention": not norm_first,
-        "norm before feed-forward": not norm_first,
-        "final norm": not norm_first,
-        "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
-        "pooler": journey.pooled is None,
-        "masked-lm": not journey.predictions,
-    }
-    steps = [step for step in STEPS if not absent.get(step)]
+    steps = steps_of(journey)
     environment = templates(FOLDER)
     environment.filters |= {
         "seen": seen,
@@ -114,6 +100,25 @@ def page(
         style=asset(FOLDER / "page.css"),
         script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
     )
+
+
+def steps_of(journey: Journey) -> list[str]:
+    """Return the steps that this model has, in the order of STEPS."""
+    norm_first = journey.config.norm_first
+    absent = {
+        "segment embeddings": "segment" not in journey.embeddings,
+        "position embeddings": "position" not in journey.embeddings,
+        "rotation": not journey.config.rotary_thetas,
+        "attention norm": norm_first,
+        "feed-forward norm": norm_first,
+        "norm before attention": not norm_first,
+        "norm before feed-forward": not norm_first,
+        "final norm": not norm_first,
+        "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
+        "pooler": journey.pooled is None,
+        "masked-lm": not journey.predictions,
+    }
+    return [step for step in STEPS if not absent.get(step)]
 
 
 def seen(text: str) -> str:
