@@ -106,10 +106,11 @@ class TextClassifier(Classifying):
 
 
 class SequenceClassification(TextClassifier):
-    """p(label | text) = softmax(Dropout(c) W + b) (section 4.1). Mirrors BertForSequenceClassification and kin.
+    """p(label | text) = softmax(Dropout(c) W + b) (section 4.1).
 
     labels: (B) integers for one label per text; (B, K) floats for several; (B) floats for a regression, which has one
-    output. config.problem_type overrides that choice (losses.text_loss).
+    output. config.problem_type overrides that choice (losses.text_loss). Mirrors BertForSequenceClassification and its
+    relatives.
     """
 
     name = "sequence-classification"
@@ -127,7 +128,7 @@ class MultipleChoice(TextClassifier):
     """p(choice i) = softmax over the choices of Dropout(c_i) w + b (section 4.4, SWAG).
 
     All inputs are (B, C, S): each choice is a separate text or pair. labels: (B), the right choice. Hidden states and
-    attentions have B·C rows. Mirrors BertForMultipleChoice and kin.
+    attentions have B·C rows. Mirrors BertForMultipleChoice and its relatives.
     """
 
     name = "multiple-choice"
@@ -161,7 +162,7 @@ class TokenClassification(Classifying):
     """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
 
     labels: (B, S), -100 at tokens without a label, such as [CLS] and the later pieces of a word. Mirrors
-    BertForTokenClassification and kin.
+    BertForTokenClassification and its relatives.
     """
 
     name = "token-classification"
@@ -190,7 +191,7 @@ class QuestionAnswering(Classifying):
     The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
     (B), both or neither; the loss is the mean of the two cross entropies, whose softmax includes padding. A position
     past the row does not count. Only DistilBERT and ModernBERT have dropout here. Mirrors BertForQuestionAnswering and
-    kin.
+    its relatives.
     """
 
     name = "question-answering"
@@ -224,11 +225,12 @@ class QuestionAnswering(Classifying):
 class SentenceVectors(Head):
     """One vector for each text, the mean of its tokens or [CLS]: an encoder that learns to compare texts.
 
-    It has no weights beside the encoder's, and so it is no head of a checkpoint: `save` writes the encoder, and pooling
-    and normalize to the files of sentence-transformers. The encoder's pooler is kept as it is.
+    It adds no weights to the encoder, so it is not a head of a checkpoint: `save` writes the encoder, and pooling and
+    normalize to the files of sentence-transformers. The encoder's pooler is kept as it is.
     """
 
-    name, upstream = "sentence-vectors", "Model"
+    name = "sentence-vectors"
+    upstream = "Model"
 
     def __init__(self, encoder: Encoder, pooling: str, normalize: bool = False) -> None:
         nn.Module.__init__(self)  # the encoder exists already

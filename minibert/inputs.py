@@ -1,4 +1,4 @@
-"""A batch when it enters a model: checks of its ids, where its tokens are; and the base class of what models return.
+"""What enters and leaves a model: checks of the ids, the layout of the tokens, and the base class of outputs.
 
 An id out of range fails deep inside an embedding table, and on a GPU it breaks the whole process; here the error
 is one sentence with the value, its position and the limit. The checks read values, which makes a GPU synchronise: code
@@ -23,7 +23,7 @@ from minibert.config import Config
 IGNORED = -100  # the label of a token at which there is nothing to predict
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 CHECKED = ContextVar("checked", default=True)  # whether this thread checks inputs and labels; see `unchecked`
-# Modules in eval mode by `inference`: in how many blocks each is, and its own mode, to which it returns.
+# Modules that `inference` has put in eval mode: how many blocks use each, and the mode to which it returns.
 IN_USE: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
 IN_USE_LOCK = threading.Lock()
 
@@ -124,7 +124,7 @@ def as_inputs(
     token_type_ids: Tensor | None,
     task_type_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Token ids, mask (True: a real token), segments and tasks as the encoder uses them, each (B, S).
+    """Return token ids, mask (True: a real token), segments and tasks as the encoder uses them, each (B, S).
 
     Without a mask, every position whose id is pad_token_id counts as padding; without segments or tasks, all are 0. A
     model that has no segments or tasks ignores them. Raises what check_inputs raises.
@@ -140,7 +140,7 @@ def as_inputs(
 
 
 def attended(config: Config, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """(B, S): True for a token that is not padding, by the mask or, without one, by its id."""
+    """Return (B, S): True for a token that is not padding, by the mask or, without one, by its id."""
     return input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0
 
 

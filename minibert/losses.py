@@ -38,7 +38,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels", ignored:
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy of the tokens with a label, (B, S, V) and (B, S) -> (); -100 is no label.
+    """Return the mean cross entropy of the tokens with a label, (B, S, V) and (B, S) -> (); -100 means no label.
 
     The mean is NaN if no token has a label, as upstream.
     """
@@ -114,7 +114,7 @@ def in_batch_negatives(anchors: Tensor, texts: Tensor, excluded: Tensor, scale: 
 
 
 def cosent(cosines: Tensor, similarity: Tensor, scale: float) -> Tensor:
-    """Return log(1 + Σ exp(scale · (cos_i - cos_j))), over all i, j of which j is more similar: order counts.
+    """Return log(1 + Σ exp(scale · (cos_i - cos_j))), over all i, j where j is more similar: only order counts.
 
     (B), (B) -> (). CoSENTLoss of sentence-transformers 6.2.
     """

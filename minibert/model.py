@@ -2,7 +2,7 @@
 
 A text arrives as tokens (words or pieces of words), each as its index in the vocabulary (text/wordpiece.py): [CLS]
 first, [SEP] after each text, [PAD] to fill short rows. Every token becomes a vector. The vectors pass through L layers:
-in each, a token takes in information from all tokens (self-attention), then is transformed alone (feed-forward).
+in each, a token takes in information from all tokens (self-attention), then is transformed on its own (feed-forward).
 
 Letters for shapes, here and in every module:
 
@@ -75,7 +75,7 @@ class Embeddings(nn.Module):
         self.config = config
 
     def positions(self, input_ids: Tensor) -> Tensor:
-        """Positions: (S), the same in every row; or (B,S), where [PAD] has no position and only real tokens count."""
+        """Return positions: (S), the same for every row; or (B,S), if [PAD] has none and only real tokens count."""
         if self.config.padding_has_position:
             return self.config.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
         real = input_ids != self.config.pad_token_id
@@ -88,9 +88,9 @@ class Embeddings(nn.Module):
         tasks: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Token ids, segments and tasks, each (B,S), to (B,S,D).
+        """Return the embeddings of token ids, segments and tasks: (B,S) each -> (B,S,D).
 
-        segments, tasks: None: 0 for all. positions: None: as in padded rows.
+        segments, tasks: None means 0 for all. positions: None means as in padded rows.
         """
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
@@ -157,7 +157,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: Config, number: int = 0) -> None:
         super().__init__()
-        D, bias = config.hidden_size, config.attention_bias
+        D = config.hidden_size
+        bias = config.attention_bias
         self.head_size = D // config.num_attention_heads  # W
         self.query = nn.Linear(D, D, bias)
         self.key = nn.Linear(D, D, bias)
@@ -195,7 +196,7 @@ class SelfAttention(nn.Module):
             query = rotate(query, layout.wanted(layout.positions), self.theta)
             key = rotate(key, layout.positions, self.theta)
         context, probs = attend(query, key, value, layout.within(self.window), self.dropout)  # (B,H,S,W), (B,H,S,S)
-        # Contiguous, as upstream: for B = W = 1 flatten alone makes a view, whose products round differently.
+        # Contiguous, as upstream: for B = W = 1 flatten by itself makes a view, whose products round differently.
         context = context.transpose(-3, -2).contiguous().flatten(-2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
 
@@ -208,7 +209,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        D, width, bias = config.hidden_size, config.intermediate_size, config.feed_forward_bias
+        D, width = config.hidden_size, config.intermediate_size
+        bias = config.feed_forward_bias
         self.expand = nn.Linear(D, width, bias)
         self.gate = nn.Linear(D, width, bias) if config.gated else None
         self.contract = nn.Linear(width, D, bias)
@@ -235,8 +237,7 @@ class Residual(nn.Module):
 
     def forward(self, change: Tensor, x: Tensor) -> Tensor:
         """(B,S,D) and (B,S,D) -> (B,S,D)."""
-        changed: Tensor = self.dropout(change) + x
-        return changed
+        return self.dropout(change) + x  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -301,7 +302,7 @@ def initialise(model: nn.Module, config: Config, path: str = "") -> None:
 
     Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
     With a cutoff, as in ModernBERT, no number is further from 0 than so many deviations, and the matrices that end a
-    residual branch or a head are smaller. path: of the model within the whole, for their names.
+    residual branch or a head are smaller. path: the place of `model` in a larger one, for the names.
     """
     for name, module in model.named_modules(prefix=path):
         for kind, values in module.named_parameters(recurse=False):
@@ -382,7 +383,7 @@ class Encoder(nn.Module):
                 attentions.append(probs)
         pooled = None if self.pooler is None else self.pooler(x)  # (B,S,D) -> (B,D)
         out = EncoderOutput(x, pooled, tuple(hidden_states) or None, tuple(attentions) or None)
-        return out.to_tuple() if return_dict is False else out  # type: ignore[return-value]  # on request alone
+        return out.to_tuple() if return_dict is False else out  # type: ignore[return-value]  # only on request
 
     def through_layers(
         self, x: Tensor, layout: Layout, attend: Attend, depth: int | None = None

@@ -193,7 +193,7 @@ class MaskedLM(TokenPrediction):
     """p(token at i | text) = softmax(logits_i), learned where tokens were masked (section 3.1, task 1).
 
     A masked token is replaced by [MASK] and predicted from the words on both sides. labels: (B, S), the original ids,
-    and -100 where nothing is predicted. Mirrors BertForMaskedLM and kin.
+    and -100 where nothing is predicted. Mirrors BertForMaskedLM and its relatives.
     """
 
     name = "masked-lm"

@@ -1,6 +1,6 @@
 """Faster parts for a training step, which differ from those of model.py only in rounding: with_parts(model, QUICK).
 
-The readable step, which equals that of transformers bit for bit, does without.
+The readable step, which equals that of transformers bit for bit, does not use them.
 """
 
 from torch import Tensor, nn

@@ -55,10 +55,10 @@ DTYPES = (
 def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
     """Write a checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
-    model_type: for a config.json that has none; the new one has it. overwrite: replace files of minibert in `out`. The
-    tensors keep their names; a decoder that is tied to the token embedding is the same matrix, and is written once.
+    model_type: for a config.json that has none; the new one has it. overwrite: replace what minibert wrote in `out`.
+    The tensors keep their names; a decoder that is tied to the token embedding is the same matrix, and is written once.
     Returns both folders, the model_type, the files that were read and written, the number of tensors, and what was
-    left out, with the reason. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
+    left out, with the reason. Raises FileNotFoundError if there is nothing to convert, ValueError for an `out` that
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
     out = user_path(out)
@@ -97,7 +97,7 @@ def copy_matching(folder: Path, out: Path, patterns: Iterable[str]) -> None:
 
 
 def copy_statement(around: Path, folder: Path, out: Path) -> None:
-    """Copy how vectors are made from around a Transformer's folder; the modules.json in `out` finds it in `out`."""
+    """Copy the sentence-transformers files around a Transformer's folder; modules.json then finds it in `out`."""
     copy_matching(around, out, PATTERNS)
     modules = parse_json(read_small(around / "modules.json").decode("utf-8-sig"))
     modules = [one | {"path": "" if around / one["path"] == folder else one["path"]} for one in modules]
@@ -122,7 +122,7 @@ def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
             if not isinstance(value, Tensor):
                 done["left_out"][str(name)] = f"not a tensor but of type {type(value).__name__}"
             elif not isinstance(name, str) or name in tensors:
-                raise ValueError(f"{folder / file}: {brief(name)} is no name of a tensor, or is in two shards")
+                raise ValueError(f"{folder / file}: {brief(name)} is not the name of a tensor, or is in two shards")
             else:
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
@@ -149,7 +149,7 @@ def unpickle(path: Path) -> dict[Any, Any]:
         with warnings.catch_warnings(action="ignore"):  # about old formats
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except Exception as error:  # a damaged pickle makes an unpickler fail in any way
-        reason = f"is damaged, or no weights of torch ({type(error).__name__}: {str(error)[:90]}); download it again"
+        reason = f"is damaged, or not weights of torch ({type(error).__name__}: {str(error)[:90]}); download it again"
         if called := re.search(r"GLOBAL (\S+)", str(error)):
             reason = f"would run {cut(called[1])} when opened, which no weight needs: refused"
         raise ValueError(f"{path} {' '.join(reason.split())}") from None

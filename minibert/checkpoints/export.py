@@ -50,7 +50,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     head: None: the task head of fine-tuning that the checkpoint has, else "encoder", the model without a head.
     out: a name with the suffix .onnx. overwrite: replace a file that minibert wrote. Returns "out", the names of
     "inputs" and "outputs", and the largest "difference" of an output from the model's. Raises ImportError without the
-    extra onnx, ValueError for another suffix, for a file that exists, and what `load` raises; RuntimeError where the
+    extra onnx, ValueError for another suffix, for a file that exists, and what `load` raises; RuntimeError if the
     file does not compute what the model computes.
     """
     out = user_path(out)
@@ -82,12 +82,15 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         program.save(str(temporary))
         difference = largest_difference(wrapped, temporary)
         if not difference <= BOUND:
-            raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
+            raise RuntimeError(
+                f"the exported ONNX model differs from PyTorch by {difference:.1g} (limit {BOUND:g}), so the file was "
+                "deleted"
+            )
     return {"out": out, "inputs": wrapped.inputs, "outputs": outputs, "difference": difference}
 
 
 def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Ids, mask and, if the model reads them, segments of random texts, half of the last text padding.
+    """Return ids, mask and, if the model reads them, segments of random texts; half of the last is padding.
 
     shape: texts and tokens; a multiple-choice model gets three choices for each text.
     """
@@ -95,8 +98,9 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
     tokens = min(shape[1], model.config.max_tokens)
     size = (texts, 3, tokens) if isinstance(model, MultipleChoice) else (texts, tokens)
     ids = torch.randint(0, model.config.vocab_size, size, generator=torch.Generator().manual_seed(0))
-    mask, segments = torch.ones_like(ids), torch.zeros_like(ids)
+    mask = torch.ones_like(ids)
     mask[-1, ..., (tokens + 1) // 2 :] = 0
+    segments = torch.zeros_like(ids)
     segments[..., tokens // 2 :] = min(1, max(0, model.config.type_vocab_size - 1))
     return (ids, mask, segments)[: len(Positional(model).inputs)]
 

@@ -17,8 +17,9 @@ SHOWN = 5  # names of tensors in one group
 
 
 def inspect(name: str) -> Figures:
-    """Figures of one local checkpoint. Raises FileNotFoundError where it is not local, and what `load` raises."""
-    source, checkpoint = hub.locate_locally(name), hub.known(name)
+    """Return figures of one local checkpoint. Raises FileNotFoundError if it is not local, and what `load` raises."""
+    source = hub.locate_locally(name)
+    checkpoint = hub.known(name)
     if source is None:
         hint = f"{name} is not on this machine; `minibert download {name}` fetches it"
         raise FileNotFoundError(hint if checkpoint else hub.not_found(name))
@@ -58,7 +59,7 @@ def inspect(name: str) -> Figures:
 
 
 def stated_vectors(folder: Path) -> str | None:
-    """Return what the checkpoint's files state of its vectors, or why they cannot be followed; None: nothing."""
+    """Return what the checkpoint's files state about its vectors, or why they cannot be followed; None if nothing."""
     try:
         stated = read_stated(folder)
     except (ValueError, TypeError, FileNotFoundError) as error:
@@ -72,9 +73,10 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
     Biases begin at exactly 0, and the first step of training moves them. A matrix begins as independent numbers of a
     normal distribution: their kurtosis is 3, and the largest singular value lies at the edge σ (√out + √in). Training
     adds directions, which exceed that edge, and single large weights, which raise the kurtosis. The layer looks
-    untrained where every bias is 0 and neither number exceeds what chance allows.
+    untrained if every bias is 0 and neither number exceeds what chance allows.
     """
-    weight, (out, width) = weight.detach().double(), weight.shape
+    out, width = weight.shape
+    weight = weight.detach().double()
     sigma = weight.std(correction=0).clamp(min=1e-30)
     kurtosis = float(((weight - weight.mean()) / sigma).pow(4).mean())
     gram = weight @ weight.T if out <= width else weight.T @ weight  # its eigenvalues: singular values squared

@@ -50,7 +50,7 @@ LEFT_OUT = {
 
 
 class UnknownTensors(UserWarning):
-    """The file holds tensors without a place in the model; they were not loaded."""
+    """Warns that the file holds tensors without a place in the model, which were not loaded."""
 
 
 @dataclass
@@ -140,7 +140,7 @@ def load(
 
 
 def by_bare_name(tensors: dict[str, StoredTensor], source: str) -> dict[str, StoredTensor]:
-    """Return the tensors of the file without prefixes. Raises ValueError where two have the same bare name."""
+    """Return the tensors of the file without prefixes. Raises ValueError if two have the same bare name."""
     found: dict[str, StoredTensor] = {}
     for stored in tensors.values():
         if (other := found.setdefault(bare_name(stored.name), stored)) is not stored:
@@ -196,7 +196,7 @@ def fill(
 
 
 def name_tied(found: dict[str, StoredTensor], config: Config) -> None:
-    """Give the matrix of the token embedding its own name where a file has it only as that of the tied decoder."""
+    """Rename the token embedding if the file has it only under the name of the decoder that it is tied to."""
     embedding = name_in_file(config.family, "embeddings.token.weight")
     if config.tie_word_embeddings and embedding not in found:
         second = next(name for name, first in config.family.second_names.items() if first == embedding)
@@ -207,8 +207,8 @@ def name_tied(found: dict[str, StoredTensor], config: Config) -> None:
 def drop_second_names(found: dict[str, StoredTensor], config: Config, report: LoadReport) -> None:
     """Keep each tensor of the decoder under one name.
 
-    Raises ValueError where two names of one tensor hold different values. An untied decoder keeps its own weight, and
-    of two biases the one that transformers reads then.
+    Raises ValueError if two names of one tensor hold different values. An untied decoder keeps its own weight and, of
+    two biases, the one that transformers then reads.
     """
     family, tied = config.family, config.tie_word_embeddings
     embedding = name_in_file(family, "embeddings.token.weight")
@@ -253,7 +253,7 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Inside, torch.nn.init leaves every tensor as it is; even on the meta device initialisation takes a second."""
+    """Keep torch.nn.init from filling tensors within the block: even on the meta device that takes a second."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Skip the functions that draw values."""
@@ -279,9 +279,9 @@ def bare_name(name: str) -> str:
 
 
 def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
-    """Return the official name, without prefix, of a tensor of our state_dict; `head` is that of the model.
+    """Return the official name, without prefix, of a tensor of our state_dict; head: the model's.
 
-    in_group: config.layers_in_group. Raises LookupError where the relative has no such tensor.
+    in_group: config.layers_in_group. Raises LookupError if the relative has no such tensor.
     """
     module, _, kind = ours.removeprefix("encoder.").rpartition(".")
     layer = module.split(".")[1] if module.startswith("layers.") else "0"
@@ -303,7 +303,7 @@ def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
 
 
 def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
-    """Return the same as in a file: the encoder of a model with a task head has the relative's prefix."""
+    """Return the same with the relative's prefix, which the encoder of a model with a task head has in a file."""
     return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
 
 
@@ -345,7 +345,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
 
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
     have their official names, those of a bare encoder without prefix; each file is written atomically.
-    tokenizer: None: the one that is in `folder` already, else that of the checkpoint that the model was loaded from; if
+    tokenizer: None means the one already in `folder`, else the one of the checkpoint that the model was loaded from; if
     there is none, one line in the log says so.
     """
     while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:

@@ -1,4 +1,4 @@
-"""How the vectors of a checkpoint are meant to be made, as the files of sentence-transformers state it: read, written.
+"""How the vectors of a checkpoint are meant to be made, as its sentence-transformers files state it: read, written.
 
 modules.json                        the steps, each with its type and folder: Transformer, Pooling, Normalize
 1_Pooling/config.json               how the vectors of a text's tokens become one
@@ -61,7 +61,7 @@ def read_stated(folder: Path) -> Stated | None:
     if modules[0][1] != folder:
         raise refusal(path, f"its Transformer is in {names[0]}, and minibert reads that of {folder} itself")
     pooling = modules[1][1] / "config.json"
-    if not os.path.isfile(pooling):  # which is false where a name is too long
+    if not os.path.isfile(pooling):  # False if the name is too long
         raise refusal(path, f"its Pooling is in {names[1]}, where there is no config.json")
     mode = pooling_mode(read_json(pooling))
     if mode not in MODES:

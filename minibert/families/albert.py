@@ -2,8 +2,8 @@
 
 A BERT with a ninth of the weights, 12 million instead of 108 at the size of BERT-base, and the same computation. A
 token by itself needs fewer numbers than a token in its context: the embeddings are 128 wide, and a linear map projects
-them to the hidden size. All layers share one set of weights (or those of a few groups of one or more layers): twelve
-steps, one stored layer. Scaled to a hidden size of 4096, it beats BERT-large by 1.4 points on MNLI.
+them to the hidden size. All layers share one set of weights (or each of a few groups has its own): twelve steps, one
+stored layer. Scaled to a hidden size of 4096, it beats BERT-large by 1.4 points on MNLI.
 
 Next sentence prediction is too easy, because another topic is enough to recognise a random sentence; ALBERT instead
 predicts the order of two consecutive texts (`sop_logits`). There is no dropout after the feed-forward, and in version 2

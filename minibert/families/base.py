@@ -65,7 +65,7 @@ BEHAVIOUR: Mapping[str, Any] = {
 class Family:
     """One relative. `{}` in the name of a module is the number of its layer; .weight and .bias keep their names.
 
-    An official name with two `{}` has the number of a group of layers there, and that of the layer in its group.
+    An official name with two `{}` has two numbers: the group of layers, and the layer in its group.
     """
 
     name: str  # model_type in config.json
@@ -78,7 +78,7 @@ class Family:
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that its config.json may leave out
-    # Fields of Config that the relative decides in another way than BERT (BEHAVIOUR).
+    # Fields of Config that the relative decides differently from BERT (BEHAVIOUR).
     behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Family:
     decoder_bias: tuple[str, str] = ("", "")
     # Whether the second text of a pair is in segment 1; else only special tokens separate the two.
     pairs_in_segments: bool = True
-    # Modules of ours whose output upstream computes in another place than their tensors -> the official module.
+    # Our modules whose output upstream computes elsewhere than in the module with their tensors -> that other module.
     outputs: Mapping[str, str] = field(default_factory=dict)
     # Task head -> keys of config.json that it reads, each with the only implemented value.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

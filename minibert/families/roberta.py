@@ -2,8 +2,8 @@
 
 The network of BERT, trained longer, on ten times the text, in larger batches, with new masks in every epoch and without
 next sentence prediction, which did not help: 90.2 on MNLI where BERT-large had 86.6. Its byte-level BPE leaves no text
-unknown. From fairseq it kept how positions are counted: they begin after that of padding, at pad_token_id + 1, and
-count only real tokens, so that the 514 rows of the position table serve 512 tokens. The text classifier has its own
+unknown. From fairseq it kept how positions are counted: they begin after the one for padding, at pad_token_id + 1,
+and count only real tokens, so that the 514 rows of the position table serve 512 tokens. The text classifier has its own
 first layer, with dropout before it too.
 
 XLM-R (Conneau et al. 2019, "Unsupervised Cross-lingual Representation Learning at Scale") is the same for a hundred

@@ -1,11 +1,11 @@
-"""Attention in a packed batch: softmax(Q Kᵀ / √W) V within each text, whatever stands before and after it.
+"""Attention in a packed batch: softmax(Q Kᵀ / √W) V within each text, whatever comes before and after it.
 
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
 
 Four implementations, which differ only in rounding:
 
     grouped_attention    torch's fused kernel, one group of texts of equal length after the other
-    padded_attention     the same kernel once, with padding and a mask: on a GPU each launch costs, padding hardly
+    padded_attention     the same kernel once, with padding and a mask: on a GPU launches cost more than padding
     BatchedAttention     the same groups by two batched products over all texts and heads, into memory that is reused:
                          for texts of ordinary length two to three times as fast on a CPU
     varlen_attention     one kernel that takes the bounds of the texts: CUDA
@@ -62,7 +62,9 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, w
 
     A block of queries is multiplied only with the keys that it reaches.
     """
-    half, contexts, first = window // 2, [], packed.first - packed.bounds[:-1]  # (B): the column of the first tokens
+    half = window // 2
+    contexts = []
+    first = packed.first - packed.bounds[:-1]  # (B): the column of the first tokens
     rows = zip(packed.groups, packed.by_group(first), *(packed.by_group(x) for x in (query, key, value)), strict=True)
     for (_, S), firsts, q, k, v in rows:
         columns = torch.arange(S, device=q.device)
@@ -167,12 +169,14 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention by one kernel that takes the bounds of the texts; CUDA. The kernels are those of torch's own attention.
+    """Attention by one kernel that takes the bounds of the texts; CUDA.
 
-    float32 has the memory-efficient kernel, bfloat16 and float16 have FlashAttention.
+    The kernels are those of torch's own attention: the memory-efficient one for float32, FlashAttention for bfloat16
+    and float16.
     """
     if len(query) == len(key):
-        bounds, longest = packed.bounds, packed.longest
+        bounds = packed.bounds
+        longest = packed.longest
     else:  # one query token for each text
         bounds = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
         longest = 1
@@ -187,7 +191,7 @@ def choose_attention(dtype: torch.dtype, device: torch.device, head_size: int, w
     """Return the fastest implementation on this device; varlen_attention must agree with padded_attention.
 
     On x86 CPUs torch has a fast library for batches of small products; on others the fused kernel is as fast.
-    head_size: FlashAttention takes multiples of 8 alone.
+    head_size: FlashAttention supports only multiples of 8.
     """
     if device.type == "cpu":
         return BatchedAttention(workspace) if is_x86() else grouped_attention

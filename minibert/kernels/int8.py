@@ -86,7 +86,7 @@ class Int8Linear(Linear):
         self.workspace = workspace or Workspace()
 
     def prepare(self, x: Tensor) -> Quantized:
-        """(T,in) in bytes, each row with the smallest scale at which its largest and its smallest number fit."""
+        """Return x (T,in) in bytes, each row with the smallest scale that its largest and smallest number fit."""
         rounded = self.workspace.buffer("rounded", len(x), x.shape[1])
         if self.inverse is not None:
             x = torch.mul(x, self.inverse, out=rounded)
@@ -129,7 +129,10 @@ def is_exact() -> bool:
     for tokens, channels, outputs, zero_point in ((1, 256, 96, 128), (67, 320, 256, 21), (33, 1536, 64, 128)):
         x = torch.randint(0, HIGHEST + 1, (tokens, channels), generator=random).to(torch.uint8)
         weight = torch.randint(-HIGHEST_WEIGHT, HIGHEST_WEIGHT + 1, (outputs, channels), generator=random).float()
-        x[0], x[-1], weight[0], weight[:, 0] = 0, HIGHEST, HIGHEST_WEIGHT, HIGHEST_WEIGHT  # the last: every scale is 1
+        x[0] = 0
+        x[-1] = HIGHEST
+        weight[0] = HIGHEST_WEIGHT
+        weight[:, 0] = HIGHEST_WEIGHT  # so every scale is 1
         with torch.inference_mode():
             exact = (x.double() - zero_point) @ weight.double().T
             try:
@@ -149,7 +152,7 @@ def is_exact() -> bool:
 
 
 def quantizations(weight: Tensor, x: Tensor, folded: bool) -> Iterator[Quantization]:
-    """Those that are tried: plain, with smoothing, with a zero point. folded: see Quantization."""
+    """Yield those to try: plain, with smoothing, with a zero point. folded: see Quantization."""
     yield Quantization()
     yield Quantization(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
     low, high = x.amin(dim=1), x.amax(dim=1)
@@ -158,12 +161,12 @@ def quantizations(weight: Tensor, x: Tensor, folded: bool) -> Iterator[Quantizat
 
 
 def smoothing(x: Tensor, weight: Tensor) -> Tensor:
-    """c (in) from max|x| and max|w| of each channel: max|x|^a / max|w|^(1 - a), scaled to a mean of 1."""
+    """Return c (in) from max|x| and max|w| of each channel: max|x|^a / max|w|^(1 - a), scaled to a mean of 1."""
     c = x.clamp(min=MIN_RANGE) ** SMOOTHING / weight.clamp(min=MIN_RANGE) ** (1 - SMOOTHING)
     return c / c.mean()
 
 
 def error_of(some: nn.Linear, quantization: Quantization, x: Tensor, exact: Tensor, workspace: Workspace) -> float:
-    """|y' - y| / |y| of the product in int8, over all tokens; `some` has every STRIDE-th of its output channels."""
+    """Return |y' - y| / |y| of the product in int8, over all tokens; `some` has every STRIDE-th output channel."""
     quantized = Int8Linear([some], replace(quantization, folded=False), workspace=workspace)
     return float((quantized(x) - exact[:, ::STRIDE]).norm() * STRIDE**0.5 / exact.norm())

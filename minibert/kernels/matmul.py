@@ -89,9 +89,9 @@ class Linear(nn.Module):
 
 
 def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Return the weights of layers with the same input as one matrix, and their biases; a single layer's uncopied.
+    """Return the weights of layers with the same input as one matrix, and their biases; one layer's are not copied.
 
-    Either all of the layers have a bias or none has.
+    Either all layers have a bias or none has.
     """
     if len(layers) == 1:
         return layers[0].weight, layers[0].bias
@@ -185,8 +185,8 @@ def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
 def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> bool:
     """True if this build of torch has the kernel and it agrees with a float64 product within MAX_ERROR.
 
-    It tries a plain product, one without bias, and every activation, with a number of tokens that is no multiple of a
-    block.
+    It tries a plain product, one without bias, and every activation, with a number of tokens that is not a multiple of
+    a block.
     """
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
     x = torch.randn(67, 256, generator=random)
@@ -209,7 +209,7 @@ def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> 
 
 
 def reduced_float32(device: torch.device) -> str:
-    """Return why float32 products on this device have fewer digits than float32, and what to do; "": they do not."""
+    """Return why float32 products on this device have fewer digits than float32, and what to do; "" if they do not."""
     if is_right(Linear, torch.float32, device):
         return ""
     return (
@@ -220,7 +220,7 @@ def reduced_float32(device: torch.device) -> str:
 
 
 def relative_error(y: Tensor, exact: Tensor) -> float:
-    """Largest difference relative to the largest value; infinite if the shapes differ or a value is not finite."""
+    """Return the largest difference relative to the largest value; inf if shapes differ or a value is not finite."""
     if y.shape != exact.shape or not bool(y.isfinite().all()):
         return float("inf")
     return float((y - exact).abs().max() / exact.abs().max())
@@ -257,7 +257,7 @@ def release_memory() -> None:
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Inside, freed memory is kept for the next allocation: training steps need the same memory again and again.
+    """Keep freed memory for the next allocation within the block: training steps need the same memory again and again.
 
     This shortens a bfloat16 step of a model of DistilBERT's size by an eighth.
     """

@@ -1,6 +1,6 @@
 """From ids to batches without padding, and work one item ahead in another thread.
 
-In a packed batch the tokens of all texts stand one after the other. Texts are sorted by length, so that texts of equal
+In a packed batch the tokens of all texts follow one another. Texts are sorted by length, so that texts of equal
 length are neighbours and form a group (B, S, D) that needs no mask.
 
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
@@ -33,7 +33,7 @@ TOKEN_BUCKET, TEXT_BUCKET, PADDED_FROM = 16, 32, 256
 
 
 def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
-    """function(item) of each item, in order, by a worker thread that is one item ahead.
+    """Yield function(item) for each item, in order, from a worker thread that is one item ahead.
 
     Items are taken in the caller's thread, so that only `function` can keep the worker busy. The worker ends when the
     iterator is exhausted or closed, and after an error or an interrupt. Errors in the worker are raised here.
@@ -48,7 +48,7 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Gene
 
 
 def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items, each computed by a worker thread while the one before is used."""
+    """Return the same items, each computed by a worker thread while the one before is used."""
     end: Any = object()
     ahead = map_ahead(lambda _: next(items, end), repeat(None))
     return takewhile(lambda item: item is not end, ahead)
@@ -79,7 +79,7 @@ def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[in
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Row numbers by length, the longest first, so that there is little padding and memory peaks at once."""
+    """Yield row numbers by length, the longest first, so that there is little padding and memory peaks at once."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     while order:
         count = max(1, batch_tokens // lengths[order[0]])
@@ -153,7 +153,7 @@ def pack(
     """Pack texts that are sorted by their number of tokens.
 
     second: where the second text of each pair begins; rows after these have segment 0. padding_id: an id that has no
-    position. places: the token of each text that is read as its first; of rows after these it is the first.
+    position. places: the token of each text that counts as its first; for rows after these, the first.
     first_position: the row of the table of positions for the first token. first_only: see Packed.
     """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
@@ -175,7 +175,8 @@ def pack(
         real = ids != padding_id
         counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
         positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0) + first_position - 1
-    longest, first = int(lengths.max()), bounds[:-1].copy()  # (B)
+    longest = int(lengths.max())
+    first = bounds[:-1].copy()  # (B)
     first[: len(places)] += np.asarray(places, np.int64)
     cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * longest, lengths)  # (T)
     arrays = (torch.from_numpy(array) for array in (ids, positions, bounds.astype(np.int32), first, cells))
@@ -184,7 +185,7 @@ def pack(
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:
-    """Texts of id 0 that round up the tokens of a batch to a multiple of `bucket`, where that is worthwhile."""
+    """Return texts of id 0 that round up the tokens of a batch to a multiple of `bucket`, if that is worthwhile."""
     if tokens < PADDED_FROM and bucket == TOKEN_BUCKET:
         return []
     count, rest = divmod(-tokens % bucket, TOKEN_BUCKET)

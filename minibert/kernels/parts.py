@@ -15,8 +15,8 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 def with_parts(module: AnyModule, parts: Mapping[type[nn.Module], type[nn.Module]]) -> AnyModule:
     """Return a copy that shares all parameters, in which a module of each class of `parts` computes as another.
 
-    The other class is a subclass that overrides a method and has the same attributes. The copy has a mode, hooks and
-    places for modules of its own; the values of all other attributes are shared.
+    The other class is a subclass that overrides a method and has the same attributes. The copy has its own
+    mode, hooks and submodules; the values of all other attributes are shared.
     """
     attributes = (value for one in module.modules() for value in vars(one).values() if not isinstance(value, dict))
     shared = {id(value): value for value in (*module.parameters(), *attributes)}

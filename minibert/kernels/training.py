@@ -31,7 +31,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b by oneDNN, (..., in) -> (..., out); see kernels/matmul.py.
+    """Return x Wᵀ + b by oneDNN, (..., in) -> (..., out); see kernels/matmul.py.
 
     Not used for attention: no two batches have its shapes, and oneDNN caches a kernel for each.
     """
@@ -41,7 +41,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class OneDNNProduct(torch.autograd.Function):
-    """x Wᵀ + b of rows, (T, in) -> (T, out); oneDNN is allowed for these products alone."""
+    """x Wᵀ + b of rows, (T, in) -> (T, out); oneDNN is allowed only for these products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -66,14 +66,15 @@ class OneDNNProduct(torch.autograd.Function):
 def onednn_is_float32() -> bool:
     """Return whether this machine computes all three products in float32 although the setting allows less.
 
-    Each is compared with float64, with numbers of rows that are no multiple of a block.
+    Each is compared with float64, with numbers of rows that are not multiples of a block.
     """
     if not is_x86():
         return False
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
     x, weight, dy = (torch.randn(size, generator=random) for size in ((67, 256), (320, 256), (67, 320)))
     exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), dy.double().T @ x.double())
-    x.requires_grad_(), weight.requires_grad_()
+    x.requires_grad_()
+    weight.requires_grad_()
     try:
         with torch.enable_grad():
             y = linear(x, weight)
@@ -84,7 +85,7 @@ def onednn_is_float32() -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Dropout: torch draws a random number of its own for each number, which takes five times as long. A number is kept if
+# Dropout: torch draws one random number for each number, which takes five times as long. Here a number is kept if
 # its 16 random bits, as an integer from -32,768 to 32,767, reach a threshold: p = 0.1 drops 6,554 / 65,536 = 0.100006.
 # All bits come from torch's generator, so that the seed determines them and a resumed run continues with the same.
 
@@ -100,14 +101,14 @@ def threshold(p: float) -> int:
 
 
 def draw(shape: torch.Size, p: float) -> Tensor:
-    """True for a number that is kept, bool of this shape; each int64 that is drawn serves four numbers."""
+    """Return True for each number that is kept, bool of this shape; each int64 that is drawn serves four numbers."""
     numbers = shape.numel()
     draws = torch.empty(-(-numbers // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)  # all 64 bits
     return (draws.view(torch.int16)[:numbers] >= threshold(p) - INT16_VALUES // 2).view(shape)
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """x with each number dropped with probability p, the others divided by 1 - p."""
+    """Return x with each number dropped with probability p, the others divided by 1 - p."""
     return x * draw(x.shape, p).to(x.dtype).mul_(INT16_VALUES / (INT16_VALUES - threshold(p)))
 
 

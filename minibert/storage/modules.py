@@ -1,6 +1,6 @@
-"""The steps of a checkpoint of sentence-transformers: modules.json has the type and the folder of each.
+"""The steps of a sentence-transformers checkpoint: modules.json has the type and the folder of each.
 
-In folders of before 2021 the Transformer, with its config.json, is in a folder of its own: 0_Transformer, 0_BERT.
+Before 2021 the Transformer, with its config.json, had its own folder: 0_Transformer, 0_BERT.
 """
 
 from pathlib import Path
@@ -8,14 +8,14 @@ from pathlib import Path
 from minibert.utils.files import inside, parse_json, read_small
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
-TYPES = "sentence_transformers."  # the package of the types of steps
-TRANSFORMERS = ("BERT", "DistilBERT", "RoBERTa", "XLMRoBERTa", "CamemBERT", "ALBERT")  # names of before 2020
+TYPES = "sentence_transformers."  # the package that the types of steps are in
+TRANSFORMERS = ("BERT", "DistilBERT", "RoBERTa", "XLMRoBERTa", "CamemBERT", "ALBERT")  # names from before 2020
 
 
 def read_modules(path: Path) -> list[tuple[str, Path]]:
-    """Return the steps of a modules.json, each with its type and its folder.
+    """Return the steps in a modules.json, each with its type and its folder.
 
-    Raises ValueError for a file that is damaged or names a folder outside.
+    Raises ValueError if the file is damaged or names a folder outside.
     """
     try:
         modules = [(one["type"], one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))]
@@ -29,7 +29,7 @@ def read_modules(path: Path) -> list[tuple[str, Path]]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of the Transformer that modules.json names, such as 0_BERT; `folder` where it names none."""
+    """Return the folder of the Transformer that modules.json names, such as 0_BERT; `folder` if it names none."""
     try:
         modules = read_modules(folder / "modules.json")
     except (ValueError, OSError):

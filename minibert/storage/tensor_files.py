@@ -2,8 +2,9 @@
 
 A safetensors file is 8 bytes (the header's length, little-endian), the header (JSON: name -> dtype, shape, begin
 and end of its bytes) and the bytes of the tensors one after the other. Nothing in it can run code, and the library
-checks every number of the header against the file (no gap, no overlap, no byte left). Here its errors get the path and
-the size of the file, and files of another kind are recognised. Format: safetensors 0.8, "Format" in its documentation.
+checks every number of the header against the file (no gap, no overlap, no byte left). This module adds the path and the
+size of the file to its errors, and recognises files of another kind. Format: safetensors 0.8, "Format" in its
+documentation.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ class StoredTensor:
 def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Return every tensor of the checkpoint in `folder`, by its name in the file; one file, or shards with an index.
 
-    Raises FileNotFoundError where there are no safetensors (a pickle is refused), ValueError for a file that is damaged
+    Raises FileNotFoundError if there are no safetensors (a pickle is refused), ValueError for a file that is damaged
     or not a safetensors file, and for shards that do not match their index.
     """
     if (folder / WEIGHTS_FILE).exists():
@@ -67,7 +68,7 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor -> shard, a file beside the index. Raises ValueError, or FileNotFoundError for a missing shard."""
+    """Return the shard that holds each tensor. Raises ValueError, or FileNotFoundError for a missing shard."""
     where = read_json(path).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
         raise ValueError(f"{path} is not an index of shards: its weight_map must map each tensor to a file")
@@ -88,7 +89,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise ValueError(f"{path} ({size:,} bytes) is {what}")
     try:
         with safe_open(path, framework="pt") as opened:
-            rows = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # no dict
+            rows = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
     except SafetensorError as error:
         raise ValueError(
             f"{path} ({size:,} bytes) is damaged or cut short: {cut(str(error), 400)}; download it again"
@@ -97,10 +98,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_weight(stored: StoredTensor) -> Tensor:
-    """Return the values of a weight. Raises ValueError for a tensor that is not of floats.
+    """Return the values of a weight. Raises ValueError if they are not floats.
 
-    The file is opened anew for each tensor: its mapped pages count as memory of the process until it is closed, so that
-    a checkpoint would be in memory twice.
+    The file is opened again for each tensor: its mapped pages count as memory of the process until it is closed, so a
+    checkpoint would be in memory twice.
     """
     if stored.dtype not in FLOATING:
         raise ValueError(
@@ -111,7 +112,7 @@ def read_weight(stored: StoredTensor) -> Tensor:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file atomically. Raises OSError, naming it, where that fails."""
+    """Write a safetensors file atomically. Raises OSError, naming it, if that fails."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as temporary:
         try:

@@ -24,17 +24,17 @@ from minibert.utils.files import regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
 
-DELIMITERS = {"tsv": "\t", "csv": ","}  # that the format implies
-ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
-WHOLE_LIMIT = 1_000_000_000  # bytes of a .json, or of UTF-16, decompressed
-CELL_LIMIT = 16_000_000  # characters of a cell of a .csv or .tsv
+DELIMITERS = {"tsv": "\t", "csv": ","}  # what the format implies
+ROW_LIMIT = 64_000_000  # bytes in a line: a thousand times what BERT reads of a text
+WHOLE_LIMIT = 1_000_000_000  # bytes in a .json or a UTF-16 file, decompressed
+CELL_LIMIT = 16_000_000  # characters in a cell of a .csv or .tsv
 CANDIDATES = (",", ";", "\t", "|")
 FOLDER = "folder"  # the format of a folder: each .txt file in it is one text
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
-FIRST_LINES = 20  # of a table, in which the delimiter is found
+FIRST_LINES = 20  # the delimiter of a table is found in these
 STATED = re.compile(r'"?sep=([^\w"\r\n])"?[\r\n]*', re.IGNORECASE)  # a first line by which Excel knows the delimiter
 
-# A limit of the whole process, as csv has none for a single reader; it is raised once and never lowered.
+# A limit of the whole process, because csv has none for a single reader. It is raised once and never lowered.
 csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
 
 
@@ -59,8 +59,8 @@ class FileSettings(TextSettings):
     """How a file of texts is read.
 
     format: one of FORMATS; None decides by the name. delimiter: one character, or "tab"; None finds it in the first
-    rows. missing: null, NaN, and an empty cell of a .csv or .tsv, is refused ("error"); or such a text is an empty one
-    ("empty"); or a row without a text or a label is left out, and a warning counts these rows ("drop").
+    rows. missing: what to do with null, NaN, and an empty cell of a .csv or .tsv: "error" refuses it, "empty" reads an
+    empty text, and "drop" leaves out rows without a text or a label; a warning counts them.
     """
 
     format: str | None = setting(
@@ -87,13 +87,13 @@ class FileSettings(TextSettings):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """These settings alone, of a class that has others too."""
+        """Only these settings, of a subclass that has others too."""
         return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
 
     def format_of(self, name: str) -> tuple[str, bool]:
         """Return the format of a file, and whether it is compressed.
 
-        Raises ValueError for an unknown format, and for settings that a file of this format does not have.
+        Raises ValueError for an unknown format, and for settings that do not apply to the format.
         """
         if format_by_name(name) == FOLDER:
             if self.format is not None or self.delimiter is not None:
@@ -116,7 +116,7 @@ class FileSettings(TextSettings):
 
 
 def format_by_name(path: str | os.PathLike[str]) -> str | None:
-    """Return the format of a name's ending, without .gz; None for any other ending. A folder has its own."""
+    """Return the format that a name ends in, .gz aside; FOLDER for a folder, None for any other ending."""
     if os.path.isdir(user_path(path)):
         return FOLDER
     name = os.fspath(path).lower().removesuffix(".gz")
@@ -124,7 +124,7 @@ def format_by_name(path: str | os.PathLike[str]) -> str | None:
 
 
 def settings_by_name(path: str | os.PathLike[str], default: str, format: str | None, **more: Any) -> FileSettings:
-    """Return how a file is read whose name may have any ending: `default` is the format of an unknown one."""
+    """Return how to read a file whose name may have any ending: `default` is the format of an unknown one."""
     return FileSettings(format=format or (None if format_by_name(path) else default), **more)
 
 
@@ -141,7 +141,7 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 @contextmanager
 def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[BinaryIO]:
-    """The content, to be read inside `with`. Raises ValueError for a gzip file that is damaged or cut off."""
+    """Yield the content, to be read inside `with`. Raises ValueError for a gzip file that is damaged or cut off."""
     try:
         with gzip.open(stream) if compressed else nullcontext(stream) as inside:
             yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
@@ -150,8 +150,8 @@ def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[Bina
 
 
 def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
-    """The lines with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
-    if "\n".encode(encoding) != b"\n":  # of UTF-16, in which this byte is part of other characters too
+    """Yield the lines with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
+    if "\n".encode(encoding) != b"\n":  # UTF-16, where this byte can be part of other characters
         stream = io.BytesIO(whole_text(stream, name, encoding).encode())
         encoding = "utf-8"
     for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
@@ -179,7 +179,7 @@ def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
 
 
 def codec(encoding: str) -> str:
-    """Return the codec of an encoding; for UTF-8, the one that drops a mark at the beginning."""
+    """Return the codec of an encoding; for UTF-8, the one that drops a byte order mark."""
     return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 
@@ -203,7 +203,7 @@ def dialect(format: str, delimiter: str) -> dict[str, Any]:
 
 
 def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of the first lines, without blank ones and a last one that may be cut off; none on failure."""
+    """Return the rows in the first lines, without blank ones and a last one that may be cut off; [] on failure."""
     try:
         rows = list(csv.reader(io.StringIO("".join(lines), newline=""), **how | {"strict": False}))
     except csv.Error:
@@ -212,7 +212,7 @@ def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
 
 
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first of several rows has a name in a column whose other cells are all numbers."""
+    """Return whether the first row has a name in a column whose other cells are all numbers."""
     first, *others = rows if len(rows) > 2 and len(set(map(len, rows))) == 1 else [[]]
     return any(
         name and not is_number(name) and all(is_number(row[at]) for row in others) for at, name in enumerate(first)

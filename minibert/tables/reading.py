@@ -2,7 +2,7 @@
 
     bytes (.gz decompressed) -> lines, decoded -> rows -> the requested columns -> a text for each
 
-.txt      one text per line; an empty line is an empty text. Standard input and names without an ending are read as this
+.txt      one text per line; an empty line is an empty text. Standard input and names without an ending too
 .tsv      columns separated by tabs; quotes are ordinary characters (--format csv --delimiter tab reads them as quotes)
 .csv      columns separated by commas, quoted
 .jsonl    one object or text per line
@@ -67,7 +67,7 @@ class Column:
     role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
-    blank: bool = False  # of labels: an empty cell is a label, as where a text may have none of several
+    blank: bool = False  # an empty cell is a label: a text may have none of several
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Table:
         return found and (found.st_size, found.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The values of the requested columns, row by row: texts, and labels of any type, stripped.
+        """Yield the values of the requested columns, row by row: texts, and labels of any type, stripped.
 
         A warning counts the rows that are left out.
         """
@@ -158,7 +158,7 @@ class Table:
             warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {names} and are left out", stacklevel=2)
 
     def records(self) -> Iterator[tuple[str, object]]:
-        """Each row as it is, an object of a .jsonl or .json, with its place."""
+        """Yield each row as it is in the file, with its place."""
         damage: ValueError | None = None
         try:
             with decompressed(self.stream, self.name, self.compressed) as stream:
@@ -171,7 +171,7 @@ class Table:
             raise damage
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
-        """The rows as objects or as texts, each with its place."""
+        """Yield the rows as objects or as texts, each with its place."""
         encoding = self.settings.encoding
         if self.format in DELIMITERS:
             lines = decoded_lines(stream, self.name, encoding)
@@ -209,8 +209,8 @@ class Table:
     def _delimiter(self, lines: Sequence[str]) -> str:
         """Return the delimiter by the first lines of a table, with a warning if it is not the one of the format.
 
-        The first that fits wins: one that separates the requested names, one that is as often in each row, one in
-        the header. Raises ValueError where two are as often in each row.
+        The first that fits wins: one that separates the requested names, one that every row has equally often, one in
+        the header. Raises ValueError if every row has two of them equally often.
         """
         implied = DELIMITERS[self.format]
         rows = {one: first_rows(lines, dialect(self.format, one)) for one in CANDIDATES}
@@ -241,7 +241,7 @@ class Table:
         )
 
     def is_missing(self, found: Any, column: Column) -> bool:
-        """Return whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""
+        """Return whether a value is null, NaN, a label of only blanks, or a text that is an empty cell of a table."""
         if not isinstance(found, str):
             return found is None or found != found  # NaN is not equal to itself
         if column.role == "label":
@@ -249,7 +249,7 @@ class Table:
         return not found and self.format in DELIMITERS
 
     def value(self, found: Any, name: str, column: Column, where: str) -> object:
-        """Return a text unchanged, a label stripped. Raises ValueError where it is missing or no text."""
+        """Return a text unchanged, a label stripped. Raises ValueError if it is missing or not a text."""
         absent = self.is_missing(found, column)
         if column.role == "label":
             label = found.strip() if isinstance(found, str) else found
@@ -271,7 +271,7 @@ class Table:
         return found
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
-        """The rows of a table as objects. The first is a header unless columns are requested by number.
+        """Yield the rows of a table as objects. The first is a header unless columns are requested by number.
 
         Without a header, the columns are called 1, 2, ...
         """
@@ -332,13 +332,13 @@ class TextFile(Table):
 
 
 def names_in(record: Mapping[str, object]) -> list[str]:
-    """Return the names of an object, and of objects in it: review, review.body. A name with a point comes first."""
+    """Return the names in an object, and in objects within it: review, review.body."""
     below = {name: names_in(value) if isinstance(value, dict) else [] for name, value in record.items()}
     return list(dict.fromkeys(f"{name}.{one}" if one else name for name in below for one in ("", *below[name])))
 
 
 def nested(record: object, name: str) -> object:
-    """Return the value of a name as names_in has it; None where there is none."""
+    """Return the value of a name that names_in returned; None if there is none."""
     if not isinstance(record, dict) or name in record:
         return record[name] if isinstance(record, dict) else None
     outer = (one for one in record if name.startswith(f"{one}."))
@@ -346,7 +346,7 @@ def nested(record: object, name: str) -> object:
 
 
 def name_of(column: Column, names: Sequence[str]) -> str | None:
-    """Return the name of a column as the file has it: blanks around it do not matter, nor the case of a usual name."""
+    """Return a column's name as the file writes it; blanks around it and the case of a usual name do not matter."""
     if column.name is None:
         return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
     return next((name for name in names if plain(name) == plain(column.name)), column.name)
@@ -358,7 +358,7 @@ def plain(name: str) -> str:
 
 
 def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
-    """Return whether the first row has names: one is requested, or none by number and all usual ones are there."""
+    """Return whether the first row is a header: a name is requested, or it has all the usual names."""
     if requested := [column.name for column in columns if column.name is not None]:
         return not all(name.isdecimal() for name in requested)
     return len(columns) == 1 or all(name_of(column, first) for column in columns)
@@ -367,10 +367,10 @@ def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
 def find_columns(
     columns: Sequence[Column], names: Sequence[str], where: str, first: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the name of each requested column in a file that has these.
+    """Return the name of each requested column in a file with these names.
 
-    A column that is not requested by name is the only one, or one of those left, in order, of a table without a header,
-    whose first row is `first`. Raises ValueError for a column that is not there, or there twice, or requested twice.
+    A column that is not requested by name is the only one; in a table without a header, whose first row is `first`, the
+    columns left over are used in order. Raises ValueError for a column that is missing, ambiguous or requested twice.
     """
     left = [name for name in names if name not in [name_of(column, names) for column in columns if column.name]]
     unnamed = sum(column.name is None for column in columns)
@@ -391,6 +391,6 @@ def find_columns(
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message: the first ten, none longer than 40 characters."""
+    """Return names for a message: the first ten, each cut to 40 characters."""
     first = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:10])
     return (first or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")

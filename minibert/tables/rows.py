@@ -18,7 +18,7 @@ UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie R
 
 
 def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table that are not blank, each with its place: the line that it begins on, from 1."""
+    """Yield the rows of a table that are not blank, each with its place: the line it begins on, from 1."""
     parts = (io.StringIO(line, newline="") for line in lines)  # may end in a lone \r
     rows = csv.reader(chain.from_iterable(parts), **dialect)
     place = f"{name}, line 1,"
@@ -34,7 +34,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
 
 
 def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a .tsv, with one warning where its quotes seem to be no part of the texts."""
+    """Yield the rows of a .tsv, with one warning if its quotes do not seem to be part of the texts."""
     warned = False
     for number, (place, row) in enumerate(rows):
         quoted = [] if warned else [cell for cell in row if cell[:1] == '"' and in_quotes(cell)]
@@ -49,7 +49,7 @@ def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str,
 
 
 def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
-    """The value of each line that is not blank, with its place."""
+    """Yield the value of each line that is not blank, with its place."""
     for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
             place = f"{name}, line {number},"
@@ -57,11 +57,11 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
 
 
 def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
-    """The items of a JSON array, each with its place."""
+    """Yield the items of a JSON array, each with its place."""
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(whole_text(stream, name, encoding), place)
     if not isinstance(items, list):
-        raise ValueError(f"{place} is no array")
+        raise ValueError(f"{place} is not an array")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
@@ -86,26 +86,26 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 
 def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
-    """Return the .txt files of a folder, and the files that are left out: of other names, and hidden ones.
+    """Return the .txt files in a folder, and the files left out: those with other names, and hidden ones.
 
-    Folders below it are read too, hidden ones excepted; where they have texts, those directly in the folder are left
-    out, as they have no label. Raises ValueError for a folder without texts.
+    Folders below it are read too, except hidden ones; if they have texts, the texts directly in the folder are left
+    out, because they have no label. Raises ValueError for a folder without texts.
     """
     root = user_path(folder)
     found = [Path(below, name) for below in folders_below(str(root)) for name in os.listdir(below or ".")]
     files = sorted(path for path in found if path.is_file())
     texts = [path for path in files if path.suffix.lower() == ".txt" and not path.name.startswith(".")]
     if not texts:
-        raise ValueError(f"{folder} is a folder without .txt files, of which each would be one text; name a file")
+        raise ValueError(f"{folder} is a folder without .txt files (each would be one text); name a file")
     kept = [path for path in texts if path.parent != root] or texts
     return kept, sorted(set(files) - set(kept))
 
 
 def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> Iterator[tuple[str, object]]:
-    """Each file as an object of its text, its label and its name in the folder, with its place.
+    """Yield each file as an object of its text, its label and its name in the folder, with its place.
 
-    The label is the name of the subfolder; it is None for unsup, which are the unlabelled texts of the Large Movie
-    Review Dataset. Raises ValueError where labels are needed and the files are directly in the folder, or too deep.
+    The label is the name of the subfolder; it is None for unsup, the unlabelled texts of the Large Movie Review
+    Dataset. Raises ValueError if labels are needed and a file is directly in the folder, or too deep.
     """
     names = [path.relative_to(user_path(folder)) for path in texts]
     depths = {len(name.parts) for name in names}
@@ -123,13 +123,13 @@ def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: boo
 
 
 def fields_of(fields: Any) -> list[str]:
-    """Return the names of the columns of a schema, and of the fields of structs in them: review, review.body."""
+    """Return the names of the columns of a schema, and of fields of structs: review, review.body."""
     inside = (field.flatten() if str(field.type).startswith("struct<") else [] for field in fields)
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 
 
 def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """The rows, as objects of these columns, each with its place."""
+    """Yield the rows as objects of these columns, each with its place."""
     rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
     try:
         yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))

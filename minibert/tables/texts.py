@@ -13,10 +13,10 @@ TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 
 TEXTS = 4096  # in a chunk: enough of each length for full batches; their encodings fit in memory
-CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes a character
-MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # by what str() makes of a missing value
+CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes per character
+MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # keys: str() of a missing value
 CONTAINERS = (list, tuple, set, frozenset, np.ndarray)  # of several labels
-LABELS = ("label", "labels", "target", "class")  # names of columns that are no texts
+LABELS = ("label", "labels", "target", "class")  # names of columns that do not hold texts
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
@@ -57,7 +57,7 @@ def as_text(text: object, row: int, missing: str) -> str:
         )
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # half of a character has no encoding in UTF-8
+    except UnicodeEncodeError as error:  # UTF-8 cannot encode half a character
         raise ValueError(
             f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
             f"{error.start}; read the text as UTF-8, or replace it: text.encode(errors='replace').decode()"
@@ -66,9 +66,9 @@ def as_text(text: object, row: int, missing: str) -> str:
 
 
 def without_missing(*columns: Any) -> list[Any]:
-    """Return columns without the rows where one of them is None, NaN or NA, with a warning that counts them.
+    """Return columns without the rows that have None, NaN or NA in one of them; a warning counts these rows.
 
-    A column that is None stays so; columns of different lengths, or of other types, are returned as they are.
+    A column that is None stays None; columns of different lengths or of other types are returned unchanged.
     """
     given = [list(one) if isinstance(one, Iterable) and not hasattr(one, "ndim") else one for one in columns]
     rows = [np.asarray(one, dtype=object) if hasattr(one, "ndim") else one for one in given if one is not None]
@@ -91,7 +91,7 @@ def is_missing(value: object) -> bool:
 
 
 def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:
-    """Lists of up to `most` texts or pairs, shorter if they reach CHARACTERS; deterministic."""
+    """Yield lists of up to `most` texts or pairs, shorter if they reach CHARACTERS; deterministic."""
     chunk: list[AnyText] = []
     characters = 0
     for text in texts:
@@ -109,7 +109,7 @@ def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyTex
 
 
 def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple[list[str], list[str] | None]:
-    """Texts and their second texts as lists of the same length; a str is one text, two str are one pair.
+    """Return texts and their second texts as lists of the same length; a str is one text, two str are one pair.
 
     Raises what as_texts raises, TypeError for a str beside a list, ValueError for columns of different lengths.
     """
@@ -143,8 +143,8 @@ def are_pairs(texts: Sequence[TextOrPair]) -> bool:
 def columns_of(table: Any) -> tuple[Any, Any]:
     """Return the texts and pairs of a data frame or a 2-D array: its first and its second column.
 
-    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three, and
-    for two of which one has a name that labels have.
+    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three
+    columns, and for two if one has a name that labels have.
     """
     if getattr(table, "ndim", 1) != 2:
         return table, None
@@ -154,12 +154,12 @@ def columns_of(table: Any) -> tuple[Any, Any]:
     if count == 2 and (labels := [name for name in names if name.lower() in LABELS]):
         raise TypeError(
             f"texts is a {type(table).__name__} with the columns {names[0]!r} and {names[1]!r}, and two columns are "
-            f"pairs of texts; pass the column of the texts alone, or rename {labels[0]!r} if it holds texts"
+            f"pairs of texts; pass only the column of the texts, or rename {labels[0]!r} if it holds texts"
         )
     cells = getattr(table, "iloc", table)
     return cells[:, 0], cells[:, 1] if count == 2 else None
 
 
 def table_of(texts: Sequence[TextOrPair]) -> Any:
-    """Return the inverse of columns_of: a list of texts unchanged, pairs as an array of two columns, (N, 2)."""
+    """Return texts unchanged, and pairs as an array of two columns, (N, 2): the inverse of columns_of."""
     return np.array(texts, dtype=object) if are_pairs(texts) else texts

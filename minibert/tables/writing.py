@@ -27,7 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @contextmanager
 def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
-    """A function that writes rows to a table. Raises ValueError for a row with a column that the first row lacks."""
+    """Yield a function that writes rows to a table. It raises ValueError for a column that the first row lacks."""
     format = path.suffix.lower()
     rows = list[Mapping[str, Any]]()
     with atomic_write(path) as temporary:
@@ -59,7 +59,7 @@ def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
 
 
 def one_line(*cells: str) -> str:
-    """Cells joined by tabs; tabs and line ends inside a cell become spaces."""
+    """Return cells joined by tabs; tabs and line ends inside a cell become spaces."""
     return "\t".join(re.sub(r"[\r\n\t]+", " ", cell) for cell in cells)
 
 

@@ -33,7 +33,7 @@ RUN = re.compile(" ?L+| ?N+| ?O+|[ W]+(?![LNO])|[ W]+")
 
 @cache
 def kind(character: str) -> str:
-    """L letter, N number, a space itself, W other white space, O all else: punctuation, signs, marks."""
+    """Return L for a letter, N a number, " " a space, W other white space, O all else: punctuation, signs, marks."""
     if IS_WHITE_SPACE.match(character):
         return " " if character == " " else "W"
     category = unicodedata.category(character)[0]
@@ -43,7 +43,8 @@ def kind(character: str) -> str:
 def split_words(text: str) -> list[str]:
     """Split a text into words: nothing is lost, a space is the first character of its word."""
     kinds = "".join(map(kind, text))
-    words, start = [], 0
+    words = []
+    start = 0
     while start < len(text):
         match = CONTRACTION.match(text, start) or RUN.match(kinds, start)
         assert match is not None  # RUN matches every kind

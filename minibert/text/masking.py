@@ -8,7 +8,7 @@
 Devlin et al. 2018, section 3.1 (task 1) and appendix A.1. Texts in use have no [MASK]: if every chosen token became
 one, nothing would ask the model to keep the words that it sees in their own vectors (tutorial 12 measures how well it
 names them all the same). Each token is chosen independently with a probability of 15 %, so that the rows of a corpus
-have that share on average; the authors' script takes the same number of tokens of every row of a length.
+have that share on average; the authors' script masks the same number of tokens in all rows of the same length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Masking:
         seed: int = 0,
         phrases: Sequence[str] = (),
     ) -> Self:
-        """Masking with the vocabulary of a tokenizer.
+        """Return a Masking with the vocabulary of a tokenizer.
 
         whole_words: all tokens of a word are chosen together, or none. phrases: the same for phrases, such as names of
         places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1.
@@ -80,7 +80,7 @@ class Masking:
         return masked.tolist(), np.where(chosen, original, IGNORED).tolist()
 
     def groups(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(S): a number for each token, at most S; tokens with the same number are chosen together.
+        """Return (S): a number for each token, at most S; tokens with the same number are chosen together.
 
         A group may begin with a special token, which is never chosen.
         """

@@ -26,7 +26,7 @@ from minibert.utils.printing import brief
 def guarded(source: str, doing: str = "read this tokenizer.json") -> Iterator[None]:
     """Raise a ValueError that names `source` for anything that the `tokenizers` library raises within the block.
 
-    Where a definition surprises the library it panics, with a BaseException and a text that may quote anything.
+    If a definition surprises the library, it panics with a BaseException whose text may quote anything.
     """
     try:
         yield
@@ -56,7 +56,7 @@ class SpecialTokenTemplate:
         return len(self.before) + len(self.after) + pairs * len(self.between)
 
     def row(self, a: Sequence[Any], b: Sequence[Any] | None = None, special: Callable[[int], Any] = int) -> list[Any]:
-        """Return the ids of a text or pair with special tokens; or other values of tokens, `special` of special ids."""
+        """Return the ids of a text or pair with special tokens; or other values per token, with special(id) for these."""
         before, between, after = (list(map(special, ids)) for ids in (self.before, self.between, self.after))
         return [*before, *a, *after] if b is None else [*before, *a, *between, *b, *after]
 
@@ -109,8 +109,8 @@ def read_template(
 class TruncationWarning(UserWarning):
     """Texts were longer than max_length and lost their ends, or their beginnings by truncation_side."""
 
-    truncated: int = 0  # of so many
-    texts: int = 0
+    truncated: int = 0  # texts that were cut
+    texts: int = 0  # all texts
     limit: int = 0  # tokens
     longest: int = 0  # tokens of the longest text before truncation
     at_least: bool = False  # the longest was tokenized only as far as needed
@@ -196,13 +196,13 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
-    """Windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end."""
+    """Return windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end."""
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
 
 
 def as_long(truncation: str | bool) -> str:
-    """Return the name that `truncation` has in a Recipe; the longest text of a pair is cut first, as for True."""
+    """Return what a Recipe calls this `truncation`; the longest text of a pair is cut first, as for True."""
     ways = {"warn": "cut", True: "cut", "longest_first": "cut", "error": "error", False: "error"}
     if not isinstance(truncation, str | bool) or truncation not in ways:
         raise ValueError(f"truncation is {brief(truncation)}; it must be 'warn' or 'error'")
@@ -300,7 +300,7 @@ class Batch(Habits, Mapping[str, Any]):
 
 
 def pad(rows: Sequence[Mapping[str, list[Any]]], id: int, token: str, stats: TokenStats, least: int = 0) -> Batch:
-    """Rows of values per token as one batch, padded to the longest or to `least`; id, token: of padding."""
+    """Return rows of values per token as one batch, padded to the longest or to `least`; id, token: the padding's."""
     fillers: dict[str, Any] = {
         "input_ids": id,
         "attention_mask": 0,

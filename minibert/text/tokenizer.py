@@ -70,7 +70,7 @@ class Tokenizer(TransformersNames):
 
     definition: the content of a tokenizer.json. limit: the number of positions of the model. max_length: texts are cut
     to this unless a call sets another. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
-    transformers does, which has split_special_tokens against it; "literal" reads it as five characters. settings: the
+    transformers does without split_special_tokens; "literal" reads it as five characters. settings: the
     content of tokenizer_config.json. source: the name of the definition in errors.
     """
 
@@ -133,7 +133,7 @@ class Tokenizer(TransformersNames):
 
         padding: True or "longest", to the longest row, or "max_length".
         max_length: tokens per row with special tokens, at most the model's positions; the longer text of a pair is cut
-        first. truncation: "warn" or True cuts and warns once, "error" or False raises ValueError. missing: as as_texts.
+        first. truncation: "warn" or True cuts and warns once, "error" or False raises ValueError. missing: see as_texts.
         Raises TypeError for other arguments of transformers, naming what is here in their place.
         """
         refuse_unknown("a tokenizer", others, ("pairs", "padding", "max_length", "truncation", "missing"))
@@ -206,7 +206,7 @@ class Tokenizer(TransformersNames):
         return Tokenized(ids, stats, starts, windows if long == "windows" else None)
 
     def encode_each(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[Encoding]:
-        """The ids, tokens, offsets and word_ids of each text alone, without special tokens and without truncation.
+        """Yield the ids, tokens, offsets and word_ids of each text, without special tokens and without truncation.
 
         words: each text is a list of its words; word_ids count these, offsets are into the word. Each word is tokenized
         as in the middle of a text, with a space before it if the vocabulary has words with spaces.
@@ -219,7 +219,7 @@ class Tokenizer(TransformersNames):
             yield from found
 
     def encode_ids(self, texts: Iterable[Any], enough: float = math.inf) -> Iterator[tuple[list[int], bool]]:
-        """The ids of each text, and whether they are complete: of a very long text `enough` of them will do.
+        """Yield the ids of each text, and whether they are complete: for a very long text, `enough` of them suffice.
 
         The library takes a hundred bytes per character, so only the beginning of such a text is tokenized. It must have
         twice as many tokens, because the last ones depend on what follows.
@@ -236,7 +236,7 @@ class Tokenizer(TransformersNames):
                     yield next(self.encode_each([text])).ids, True
 
     def _row(self, a: Encoding, b: Encoding | None, n: int, m: int) -> dict[str, list[Any]]:
-        """n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""
+        """Return n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""
 
         def around(field: str, special: Callable[[int], Any]) -> list[Any]:
             second = None if b is None else self.cut(getattr(b, field), m)
@@ -262,7 +262,7 @@ class Tokenizer(TransformersNames):
         stats.warn(max_length, self._pieces[self.unk_id], 4, self.cuts_left)
 
     def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
-        """`max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""
+        """Return `max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""
         max_length = self.max_length if max_length is None else max_length
         minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
         check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)
@@ -334,7 +334,7 @@ class Tokenizer(TransformersNames):
             write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        """A pickle has the definition, because the library's own pickle loses encode_special_tokens."""
+        """Pickle the definition, because the library's own pickle loses encode_special_tokens."""
         make = partial(
             Tokenizer,
             self._definition,
@@ -363,7 +363,7 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Return the tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from its vocabulary.
 
-    lowercase: None takes the setting of the files. max_length: None takes the smallest of 512, model_max_length and
+    lowercase: None uses the setting in the files. max_length: None uses the smallest of 512, model_max_length and
     the model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError if the folder has neither
     file, ValueError if a file is damaged or belongs to another model.
     """

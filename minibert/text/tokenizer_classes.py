@@ -6,8 +6,8 @@
     CamembertTokenizer     the same                                                     Unigram
     AlbertTokenizer        the same after lower-casing and dropping accents             Unigram
 
-These classes take the vocabulary, the merges and SentencePiece's table of a tokenizer.json. Its other rules do not
-count. PreTrainedTokenizerFast takes all of tokenizer.json as it is.
+These classes use the vocabulary, the merges and SentencePiece's table of a tokenizer.json, and ignore its other rules.
+PreTrainedTokenizerFast uses all of tokenizer.json as it is.
 """
 
 import base64
@@ -121,14 +121,14 @@ CLASSES: dict[str, tuple[str, Callable[..., Rules], dict[str, Any]]] = {
 
 
 def stated_class(settings: Mapping[str, Any], config: Config) -> str:
-    """Return the tokenizer_class of a checkpoint: of tokenizer_config.json, of config.json, or by its model_type."""
+    """Return the tokenizer_class of a checkpoint, from tokenizer_config.json, config.json or the model_type."""
     own = f"{config.family.upstream}Tokenizer"
     default = own if own in [*CLASSES, *ALIASES] else "BertTokenizer"
     return settings.get("tokenizer_class") or config.extra.get("tokenizer_class") or default
 
 
 def class_of(name: object, source: str) -> str:
-    """Return the class that transformers 5.23 has under this name. Raises ValueError for one that minibert has not."""
+    """Return the class that transformers 5.23 has under this name. Raises ValueError for a name it does not know."""
     known = [*CLASSES, *ALIASES, AS_IS]
     short = name if name == AS_IS else str(name).removesuffix("Fast")
     if short not in known:

@@ -7,7 +7,7 @@ Older folders of BERT and ELECTRA have a vocabulary in place of tokenizer.json, 
 
 vocab.txt                 WordPiece: one piece per line, its id is the line number
 
-Those of relatives (vocab.json and merges.txt, or SentencePiece's own files) are not read: transformers converts them.
+The older files of relatives (vocab.json and merges.txt, or SentencePiece's) are not read: transformers converts them.
 """
 
 import json
@@ -107,10 +107,10 @@ def vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
 def with_casing(
     folder: Path, settings: Mapping[str, Any], definition: Mapping[str, Any], lowercase: bool | None
 ) -> dict[str, Any]:
-    """Return the settings of BertTokenizer; what they leave open is as in tokenizer.json, or as in the vocabulary.
+    """Return the settings of BertTokenizer; what they leave open follows tokenizer.json, or the vocabulary.
 
-    transformers would lower-case texts, strip accents and split Chinese there, whatever the files are, so a difference
-    is warned of.
+    transformers would lower-case texts, strip accents and split Chinese whatever these files say, so a difference
+    gives a warning.
     """
     normalizer = definition.get("normalizer")
     bert = isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer"
@@ -210,7 +210,7 @@ def build(definition: Mapping[str, Any], literal: bool, split: bool, source: str
 
 
 def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control: Container[int], source: str) -> None:
-    """Raise ValueError if the text of a special token becomes a token of control even if it is read literally."""
+    """Raise ValueError if the text of a special token becomes a control token even if it is read literally."""
     with guarded(source):
         encodings = backend.encode_batch(list(special), add_special_tokens=False)
     for one in encodings:

@@ -63,9 +63,9 @@ class TransformersNames(Habits):
         return list(next(self.encode_each(as_texts([text]))).tokens)
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text or a pair with special tokens, cut with a warning; or of one text without, not cut.
+        """Return the ids of a text or a pair with special tokens, cut with a warning.
 
-        Raises ValueError for a pair without special tokens.
+        Without special tokens nothing is cut. Raises ValueError for a pair without special tokens.
         """
         if add_special_tokens:
             return list(self(text, pair).input_ids[0].tolist())

@@ -121,7 +121,7 @@ def check_settings(settings: Mapping[str, Any], source: str) -> None:
 def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[str] | None = None) -> dict[str, str]:
     """Return the five special tokens by role; settings have each as a str or as {"content": str, ...}.
 
-    One that is missing there is the first default name that the vocabulary has, or BERT's. Raises ValueError, naming
+    A missing one is the first default name that is in the vocabulary, else BERT's. Raises ValueError, naming
     `source`, for one that is not a str or not in the vocabulary.
     """
     found = {}
@@ -197,7 +197,7 @@ def stated_tokens(
 ) -> dict[int, AddedToken]:
     """Return the added tokens that files state with an id; content: the added_tokens of tokenizer.json.
 
-    From added_tokens_decoder; without it from added_tokens.json and tokenizer.json, as in transformers.
+    They come from added_tokens_decoder, or without it from added_tokens.json and tokenizer.json, as in transformers.
     """
     if "added_tokens_decoder" in settings:
         return {int(id): as_added(token) for id, token in settings["added_tokens_decoder"].items()}
@@ -252,5 +252,6 @@ def place(
     for token in new:
         if token.content:
             id = ids.setdefault(token.content, vocab.get(token.content, free))
-            found[id], free = token, max(free, id + 1)
+            found[id] = token
+            free = max(free, id + 1)
     return found

@@ -11,8 +11,8 @@ word. A word that cannot be written is [UNK], unknown.
 
 The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release). Where that and the
 `tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer, BertPreTokenizer,
-WordPiece), and a test compares the two on all of Unicode. This file is for reading; in use is
-`minibert.text.tokenizer`, which is faster and also gives the position of each token in the text.
+WordPiece), and a test compares the two on all of Unicode. This file is for reading;
+`minibert.text.tokenizer` is the one in use: it is faster and also gives the position of each token in the text.
 """
 
 import re
@@ -115,12 +115,12 @@ def strip_accents(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """Lower-case each character alone; str.lower() on the whole text would choose Greek ς or σ by position."""
+    """Lower-case each character by itself; str.lower() on the whole text would choose Greek ς or σ by position."""
     return "".join(c.lower() for c in text)
 
 
 def is_punctuation(character: str) -> bool:
-    """Unicode's punctuation, and all of ASCII except letters and digits: $ + < = > ^ ` | ~ as well."""
+    """Return whether this is punctuation in Unicode, or one of the signs of ASCII: $ + < = > ^ ` | ~ as well."""
     return character in "$+<=>^`|~" or category(character).startswith("P")
 
 
@@ -143,7 +143,9 @@ class Subwords(ABC):
     def __init__(
         self, vocab: Mapping[str, int], special_tokens: Sequence[str], taking_space: Sequence[str] = ()
     ) -> None:
-        self.vocab, self.special_tokens, self.taking_space = vocab, special_tokens, taking_space
+        self.vocab = vocab
+        self.special_tokens = special_tokens
+        self.taking_space = taking_space
 
     @abstractmethod
     def split(self, text: str) -> list[str]:
@@ -186,7 +188,8 @@ class WordPiece(Subwords):
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
     ) -> None:
         super().__init__(vocab, special_tokens)
-        self.lowercase, self.split_chinese = lowercase, split_chinese
+        self.lowercase = lowercase
+        self.split_chinese = split_chinese
         self.strip_accents = lowercase if strip_accents is None else strip_accents
 
     def split(self, text: str) -> list[str]:
@@ -204,7 +207,8 @@ class WordPiece(Subwords):
         """Cut a word, from its start, into the longest pieces that the vocabulary has; ["[UNK]"] if that fails."""
         if len(word) > MAX_WORD_LENGTH:
             return ["[UNK]"]
-        pieces, start = [], 0
+        pieces = []
+        start = 0
         while start < len(word):
             prefix = "##" if start else ""
             ends = range(len(word), start, -1)  # the longest candidate first

@@ -33,7 +33,7 @@ def check_device(device: str | torch.device) -> None:
 
 
 def device_count(kind: str) -> int:
-    """Return how many devices of a kind there are, such as "cuda"; 0 of a kind that torch does not know."""
+    """Return how many devices of a kind there are, such as "cuda"; 0 for a kind that torch does not know."""
     try:
         return int(torch.get_device_module(kind).device_count())
     except RuntimeError:
@@ -49,10 +49,10 @@ def choose_device(device: str | torch.device) -> str:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of the matrix products. Raises ValueError; warns where bfloat16 would be slow and returns float32.
+    """Return the dtype of the matrix products: float32, with a warning, where bfloat16 would be slow.
 
     bfloat16 is the first half of a float32: all of its range, two to three digits. "auto" chooses it where the hardware
-    multiplies it: the vectors keep a cosine above 0.9999 to float32.
+    multiplies it: the vectors keep a cosine above 0.9999 to float32. Raises ValueError for what the device cannot do.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {brief(precision)}; choose from {', '.join(PRECISIONS)}")
@@ -100,7 +100,7 @@ def batch_tokens_on(device: torch.device) -> int:
 
 
 def without_cudnn() -> AbstractContextManager[None]:
-    """Inside, torch's fused attention does not use cuDNN, which builds a plan for each new shape: about 30 ms."""
+    """Keep torch's fused attention off cuDNN within the block: it builds a plan for each new shape, about 30 ms."""
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
@@ -110,9 +110,9 @@ def copies_ahead(device: torch.device) -> bool:
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Return a tensor of the CPU on a device, or a dataclass, dict, list or tuple with all the tensors in it.
+    """Return a CPU tensor moved to a device, or a dataclass, dict, list or tuple with all its tensors moved.
 
-    On CUDA by one copy, for which the host does not wait.
+    On CUDA all of them go in one copy, and the host does not wait for it.
     """
     if not copies_ahead(device):
         return map_tensors(lambda x: x.to(device), value)
@@ -126,7 +126,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """function(x) in place of each tensor x in a dataclass, dict, list or tuple."""
+    """Return a dataclass, dict, list or tuple with function(x) in place of each tensor x."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -140,7 +140,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 class PendingCopy:
-    """A tensor that is being copied to the CPU; `wait` waits for this copy alone."""
+    """A tensor that is being copied to the CPU; `wait` waits for this copy only."""
 
     def __init__(self, x: Tensor) -> None:
         ahead = copies_ahead(x.device)
@@ -155,5 +155,5 @@ class PendingCopy:
 
 
 def autocast(device: torch.device, precision: str) -> Any:
-    """torch's autocast for bfloat16."""
+    """Return torch's autocast for bfloat16, and for any other precision a context that does nothing."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

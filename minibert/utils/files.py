@@ -24,14 +24,14 @@ from minibert.utils.printing import brief, cut
 if sys.platform != "win32":
     import fcntl
 
-MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit to its headers
+MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
 
 def matching_files(pattern: str) -> list[str]:
     """Return the file of this name, else the files that match a pattern such as corpus/**/*.csv, sorted by name.
 
-    `**` is any number of folders. A file that matches under several names, as by links, is returned once: under the
-    first name that is no link, else the first.
+    `**` is any number of folders. A file that matches under several names, through links, is returned once: under
+    its first name that is not a link, or its first name if all are links.
     """
     pattern = os.path.expanduser(pattern)
     if os.path.exists(pattern):
@@ -44,7 +44,7 @@ def matching_files(pattern: str) -> list[str]:
 
 
 def matching(parts: Sequence[str]) -> Iterator[str]:
-    """Yield the paths that match the parts of a pattern; several times those that two `**` reach in two ways."""
+    """Yield the paths that match the parts of a pattern; with two `**` the same path may come more than once."""
     if "**" not in parts:
         yield from glob.glob(os.path.join("", *parts))
         return
@@ -58,7 +58,7 @@ def matching(parts: Sequence[str]) -> Iterator[str]:
 def folders_below(root: str) -> list[str]:
     """Return a folder and all below it except hidden ones. Links are followed, but no folder is entered twice.
 
-    A link to a folder around it would otherwise repeat every file until the path is too long (glob does so).
+    A link to a folder around it would otherwise repeat every file until the path is too long, as it does in glob.
     """
     entered = set[str]()
     found = list[str]()
@@ -205,7 +205,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         with naming(path, temporary):
             temporary.touch(exist_ok=False)
-            mode = temporary.stat().st_mode  # by the user's umask; safetensors writes for the owner alone
+            mode = temporary.stat().st_mode  # by the user's umask; safetensors lets only the owner read
             yield temporary
             if temporary.stat().st_mode != mode:
                 temporary.chmod(mode)
@@ -226,7 +226,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 def lock_file(path: Path) -> IO[bytes]:
     """Return an open file that is locked until it is closed or the process ends; created if it does not exist.
 
-    Raises RuntimeError while another process holds the lock. On Windows and on file systems without locks, never.
+    Raises RuntimeError while another process holds the lock. Windows, and file systems without locks, lock nothing.
     """
     file = path.open("ab")
     if sys.platform != "win32":

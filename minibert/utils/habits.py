@@ -11,7 +11,7 @@ from minibert.utils.printing import did_you_mean
 # Attributes and methods, of a class or of `minibert` itself.
 ATTRIBUTES = {
     "from_pretrained": "minibert.load(name) loads a model, minibert.load_tokenizer(name) a tokenizer",
-    "save_pretrained": "minibert.save(model, folder) writes a model with its tokenizer, tokenizer.save(folder) that",
+    "save_pretrained": "minibert.save(model, folder) writes a model and its tokenizer; tokenizer.save(folder) that",
     "push_to_hub": "minibert.save(model, folder) writes a folder; `hf upload` puts it on the Hub",
     "AutoModel": "minibert.load(name) loads an encoder",
     "AutoConfig": "minibert.load(name).config, or minibert.Config.from_file(path)",
@@ -38,7 +38,7 @@ ATTRIBUTES = {
     "get_sentence_embedding_dimension": "width",
     "max_seq_length": "Recipe(max_length=...) sets it, tokenizer.max_length has it",
     "tokenize": "tokenizer.tokenize(text)",
-    "similarity": "of vectors with normalize=True, the product a @ b.T",
+    "similarity": "for vectors with normalize=True it is a @ b.T",
 }
 # Arguments, of functions and of settings.
 ARGUMENTS = {
@@ -78,7 +78,7 @@ ARGUMENTS = {
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], what: str = "argument") -> None:
-    """Raise TypeError for the first given name that is not known, with ours, or the nearest."""
+    """Raise TypeError for the first unknown name; it says what minibert calls it, or the nearest known name."""
     for name in given:
         if name not in known:
             near = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
@@ -86,27 +86,27 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], wha
 
 
 def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for an attribute that is not there, with ours, or the nearest."""
+    """Return the error for a missing attribute; it says what minibert has in its place, or the nearest name."""
     ours = f"; {ATTRIBUTES[name]}" if name in ATTRIBUTES else did_you_mean(name, known)
     return AttributeError(f"{owner} has no attribute {name}{ours}")
 
 
 def save_pretrained(*_: object, **__: object) -> None:
-    """Raise AttributeError: of torch modules, whose own error for a name that is not there cannot say ours."""
+    """Raise AttributeError, with our name for it, which torch's own error for a missing attribute could not say."""
     raise AttributeError(f"save_pretrained is not here; {ATTRIBUTES['save_pretrained']}")
 
 
 def from_pretrained(*_: object, **__: object) -> None:
-    """Raise AttributeError, called on a class or on an object."""
+    """Raise AttributeError, whether it is called on a class or on an object."""
     raise AttributeError(f"from_pretrained is not here; {ATTRIBUTES['from_pretrained']}")
 
 
 class Habits:
-    """What has the error above for attributes that are not there."""
+    """A base class whose missing attributes raise the error above."""
 
     from_pretrained = staticmethod(from_pretrained)
 
-    if not TYPE_CHECKING:  # or every attribute would be one
+    if not TYPE_CHECKING:  # else mypy would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             if name not in ATTRIBUTES:

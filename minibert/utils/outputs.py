@@ -1,4 +1,4 @@
-"""Outputs: no command replaces or deletes a file of someone else.
+"""Outputs: no command replaces or deletes someone else's file.
 
 `check_file` and `check_folder` refuse an output before any work begins. A file is replaced only if the user asks for it
 with overwrite. A folder is written by `atomic_folder`: it appears when all its files are complete, LIST_FILE among
@@ -26,7 +26,7 @@ from minibert.utils.files import (
 )
 from minibert.utils.printing import cut
 
-LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; earlier versions wrote a list of two where they were killed
+LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; earlier versions could list two for a file
 OTHER = "name another --out"
 Inputs = Iterable[str | os.PathLike[str] | None]
 
@@ -71,10 +71,10 @@ def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> N
 
 
 def check_place(out: Path, apart: Inputs) -> None:
-    """Raise ValueError for a link, for the current folder or one around it, and for what is read.
+    """Raise ValueError if `out` is a link, an input, or the current folder or one around it.
 
     apart: files and folders that are inputs, if they exist: `out` may not equal, contain or be inside any of them.
-    Raises PermissionError without the right to write there, NotADirectoryError in place of a folder.
+    Raises PermissionError if it may not be written, NotADirectoryError if a file is in the place of a folder.
     """
     if out.is_symlink():
         raise ValueError(f"{out} is a symbolic link; {OTHER}")

@@ -16,7 +16,7 @@ SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numb
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot. Raises ImportError with the command that installs it."""
+    """Return matplotlib.pyplot. Raises ImportError with the command that installs it."""
     require("tutorials", "matplotlib")
     return importlib.import_module("matplotlib.pyplot")
 

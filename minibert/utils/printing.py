@@ -33,12 +33,12 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """Return a printable text of about `most` characters at most: of a longer one the beginning, and its length."""
+    """Return a text made printable; for one of more than `most` characters, its beginning and its length."""
     return printable(text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)")
 
 
 def brief(value: object) -> str:
-    """Return a value for an error message: its repr where that is short, else how a text begins, or the type."""
+    """Return a value for an error message: its repr if that is short, else the beginning of a text, or the type."""
     if isinstance(value, str) and len(value) > LONGEST:
         return f"{value[: LONGEST // 2]!r}... ({len(value):,} characters)"
     if isinstance(value, int) and abs(value) >= 10**LONGEST:  # Python refuses to write thousands of digits
@@ -48,9 +48,9 @@ def brief(value: object) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return "; did you mean A or B?" with the name most like a word, or those of one last part; "" where none is.
+    """Return "; did you mean A or B?" with the names most like a word, or "" if none is close.
 
-    Only the last part of a name counts: of owner/name, of `classify train`, of --model.
+    Only the last part of a name counts: `name` in owner/name, `train` in `classify train`, `model` in --model.
     """
     parts: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
@@ -83,7 +83,7 @@ def block(name: str, *paragraphs: str) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """Rows with aligned columns: the first `left` to the left, the others to the right."""
+    """Return rows as text with aligned columns: the first `left` columns to the left, the others to the right."""
     rows = [[cut(str(cell), MOST) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = "  ".join(f"{{:{'<' if number < left else '>'}{width}}}" for number, width in enumerate(widths))
@@ -96,14 +96,14 @@ def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
 
 
 def is_main_process() -> bool:
-    """Return whether this process prints: of several that torchrun started the first."""
+    """Return whether this process prints: of the processes that torchrun started, only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def progress_bar(
     rows: Iterable[Any] | None = None, name: str | None = None, total: int | None = None, show: bool = True, **how: Any
 ) -> Any:
-    """Return a progress bar of tqdm on a terminal; elsewhere a line per minute on standard error, nothing in less time.
+    """Return a tqdm progress bar on a terminal; elsewhere it prints a line per minute to standard error.
 
     how: other arguments of tqdm.
     """
@@ -130,7 +130,7 @@ def require(extra: str, *packages: str) -> None:
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs an extra of pyproject.toml: in the source tree, else its packages by name."""
+    """Return the command that installs an extra of pyproject.toml; outside the source tree, its packages by name."""
     if (CHECKOUT / "pyproject.toml").exists():
         return pip_install("-e", f"{CHECKOUT}[{extra}]")
     required = [line.split(";") for line in importlib.metadata.requires(DISTRIBUTION) or []]

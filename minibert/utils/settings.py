@@ -28,8 +28,8 @@ def setting(
 ) -> Any:
     """Return a field of a settings dataclass.
 
-    help: for the command line; "{choices}" stands for the choices. metavar: the name of the value in the help. parse:
-    text to value, where the type of the field does not determine it. limits: of a number, see check_number.
+    help: for the command line; "{choices}" is replaced by the choices. metavar: the name of the value in the help.
+    parse: text to value, where the type of the field does not determine it. limits: of a number, see check_number.
     """
     return field(
         default=default,
@@ -44,17 +44,17 @@ def setting(
 
 
 class Settings:
-    """A dataclass of settings: for a name that it does not have, its TypeError says ours, or the nearest."""
+    """A base class of settings: the TypeError for an unknown name says what minibert calls it, or the nearest name."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Make one; __init__ fills it."""
+        """Refuse unknown names; __init__ then sets the fields."""
         refuse_unknown(cls.__name__, settings, [one.name for one in fields(cls)], "setting")  # type: ignore[arg-type]  # a dataclass
         return super().__new__(cls)
 
 
 @cache
 def type_of(settings: type, name: str) -> tuple[type, bool]:
-    """Return the type of a field and whether it may be None: (int, True) of `int | None`; a list is `tuple`."""
+    """Return the type of a field and whether it may be None: (int, True) for `int | None`; a union is `tuple`."""
     hint = typing.get_type_hints(settings)[name]
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     plain = [typing.get_origin(one) or one for one in members if one is not NoneType]
@@ -98,5 +98,5 @@ def check_number(
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1), for a setting that is a list of integers."""
+    """Parse "-2,-1" as (-2, -1), for a setting that is a list of integers."""
     return tuple(int(number) for number in text.split(","))

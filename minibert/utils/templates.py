@@ -33,7 +33,7 @@ def asset(path: Path) -> Markup:
 
 
 def coloured(source: str) -> list[Markup]:
-    """Python as HTML, a string for each line, with a span around each coloured word; plain without Pygments."""
+    """Return Python source as HTML, one string per line, with words in colours; without Pygments it is plain."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
