@@ -1,7 +1,7 @@
 """Which known mistake gives these numbers? Each is made on the reference, and its outputs are compared.
 
 A mistake is named if the reference with it gives the numbers that were found, within the bound of rounding, and if
-nothing nearer does. Where none does, pairs are tried.
+nothing nearer does. If none does, pairs are tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEAR = 0.01  # of the distance to the right numbers: a mistake may enlarge round
 EQUAL = 1.5  # mistakes at most this many times as far as the nearest are named too
 SECONDS = 6.0  # to look for pairs
 
-# The outputs of functions by name, of the reference or of it with mistakes; raises where they cannot be computed.
+# The outputs of functions by name, of the reference or of it with mistakes; raises if they cannot be computed.
 Run = Callable[[dict[str, Callable[..., Any]]], list[Outputs]]
 
 
@@ -40,7 +40,7 @@ class Numbers:
         return apart(self.found, others, self.bounds)
 
     def outputs(self, mistakes: tuple[Mistake, ...]) -> list[Outputs] | None:
-        """Return the outputs of the reference with these mistakes; None where they cannot be made or computed."""
+        """Return the outputs of the reference with these mistakes; None if they cannot be made or computed."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as of a variance of one token

@@ -28,7 +28,7 @@ class Mistake(NamedTuple):
         return cls(function, cause, edits)
 
     def apply(self, source: str) -> str:
-        """Return the source of the reference with this mistake. Raises ValueError where an edit finds nothing."""
+        """Return the source of the reference with this mistake. Raises ValueError if an edit finds nothing."""
         begin = source.index(f"def {self.function}(")
         following = source.find("\n\n\n", begin)
         end = len(source) if following < 0 else following

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FACTOR, UNITS = 16, 8
+FACTOR = 16
+UNITS = 8
 Outputs = dict[str, Any]  # by name: tensors, or texts
 
 

@@ -134,7 +134,8 @@ class Expected:
         weights = self.weights
         assert weights is not None
         ids, mask, segments = (self.inputs[name] for name in INPUTS)
-        eps, heads = float(weights["eps"]), int(weights["heads"])
+        eps = float(weights["eps"])
+        heads = int(weights["heads"])
         with torch.no_grad():
             states, attentions = functions["encode"](ids, segments, mask, weights, heads, eps)
             named = {"hidden_states": torch.stack(states), "attentions": torch.stack(attentions)}
@@ -199,9 +200,8 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype) -> Report:
     wrong = [name for name in right if ratios[name] > 1.0]
     checked = f"{len(right)} outputs compared: {', '.join(dict.fromkeys(name.split('.')[0] for name in right))}"
     if not wrong:
-        bound = max(limits.values())
-        return Report(True, None, None, (), largest, (checked, f"right within rounding: the largest difference is "
-                                                      f"{largest:.1e}, at most {bound:.1e} is allowed"))  # fmt: skip
+        allowed = f"the largest difference is {largest:.1e}, at most {max(limits.values()):.1e} is allowed"
+        return Report(True, None, None, (), largest, (checked, f"right within rounding: {allowed}"))
     name = wrong[0]
     _, title, layer = stage_of(name)
     place = first_wrong({name: parts[name]}, {name: right[name]}, limits, expected.inputs["attention_mask"])
@@ -230,12 +230,8 @@ def causes_of(expected: Expected, parts: Outputs, right: Outputs, limits: dict[s
     known: tuple[Mistake, ...] = ()
     texts: list[str] = []
     for name in (name for name in right if name in plain):
-        if (
-            distance(
-                {name: parts[name]}, {name: expected.visible(expected.reference(functions_with(known)))[name]}, limits
-            )
-            <= 1
-        ):
+        explained = expected.visible(expected.reference(functions_with(known)))[name]
+        if distance({name: parts[name]}, {name: explained}, limits) <= 1.0:
             continue
         numbers = Numbers(
             [{name: parts[name]}],
@@ -295,7 +291,7 @@ def is_model(given: Any) -> bool:
 
 
 def called_with(model: Any, expected: Expected) -> Any:
-    """Return what the model makes of copies of the inputs. Raises ValueError where it changes them."""
+    """Return what the model makes of copies of the inputs. Raises ValueError if it changes them."""
     given = {name: x.clone() for name, x in expected.inputs.items()}
     result = limited(lambda: without_gradients(model, given), LIMIT)
     for name, x in expected.inputs.items():
@@ -305,7 +301,7 @@ def called_with(model: Any, expected: Expected) -> Any:
 
 
 def without_gradients(model: Any, given: Mapping[str, Tensor]) -> Any:
-    """Call the model."""
+    """Call the model without gradients."""
     with torch.no_grad():
         return model(**given)
 
@@ -369,7 +365,7 @@ def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
     unknown = [name for name in arrays if not (name in known or LAYER.fullmatch(name) or name.startswith(EXPECTED))]
     if unknown:
         raise ValueError(
-            f"{path} has {unknown[0]!r}, which is no output; choose from {', '.join(OUTPUTS)}, or of one layer "
+            f"{path} has {unknown[0]!r}, which is not an output; choose from {', '.join(OUTPUTS)}, or of one layer "
             "hidden_states.0, attentions.0, ..."
         )
     for name in INPUTS:
@@ -384,7 +380,7 @@ def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
 
 
 def stacked(arrays: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the outputs, with single layers stacked. Raises ValueError where layers are missing between them."""
+    """Return the outputs, with single layers stacked. Raises ValueError if layers are missing between them."""
     found = {name: arrays[name] for name in OUTPUTS if name in arrays}
     for kind in OUTPUTS[:2]:
         layers = sorted(int(one[2]) for name in arrays if (one := LAYER.fullmatch(name)) and one[1] == kind)

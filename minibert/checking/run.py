@@ -22,7 +22,7 @@ def check(
 
         minibert.check("my_bert.py")                        a file of functions, as tutorials/build/my_bert.py
         minibert.check("my_bert.py:MyBert", "bert-base-uncased")   a class or function of a file
-        minibert.check(my_model, "bert-base-uncased")       a model, or what makes one of the checkpoint's folder
+        minibert.check(my_model, "bert-base-uncased")       a model, or what makes one from the folder
         minibert.check("outputs.npz", "bert-base-uncased")  the numbers of any program (`minibert check --export`)
 
     model: the checkpoint that a model or the numbers are compared with. stage: one function of a file. precision: of

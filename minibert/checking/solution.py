@@ -62,7 +62,7 @@ class SolutionError(ValueError):
 
 
 def load_module(path: Path) -> ModuleType:
-    """Import a file of Python. Raises SolutionError, with the line, where that fails."""
+    """Import a file of Python. Raises SolutionError, with the line, if that fails."""
     spec = importlib.util.spec_from_file_location(f"checked_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise SolutionError(f"{path} is not a file of Python; its name must end in .py")
@@ -190,7 +190,7 @@ def check_stage(
 
 
 def observed(stage: Stage, case: Case, result: Any) -> Any:
-    """Return what is compared of a result, or the result itself where it has another form."""
+    """Return what is compared of a result, or the result itself if it has another form."""
     if stage.function != "mask_tokens":
         return result
     ids = case.arguments[0]

@@ -132,7 +132,7 @@ LARGER = tuple(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings inside, and from then on transformers' messages about new heads and its progress bars."""
+    """Silence warnings within the block, and from then on transformers' messages about new heads and its progress bars."""
     logging = importlib.import_module("transformers").utils.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -147,7 +147,7 @@ def upstream_class(family: Family, head: str | None) -> Any:
 
 
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
-    """Return how an older transformers builds this head wrongly, so that there is no reference; "" where it is right.
+    """Return how an older transformers builds this head wrongly, so that there is no reference; "" if it is right.
 
     In 5.0: multiple choice of XLM-R and CamemBERT, the decoder of their masked language models, and a ModernBERT whose
     config.json lists the types of its layers.
@@ -195,7 +195,7 @@ def make(size: Size, head: str | None, folder: Path) -> nn.Module:
 
 
 def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
-    """Upstream's model of a checkpoint, and whether the checkpoint has all of it; what it lacks is random."""
+    """Return upstream's model of a checkpoint, and whether the checkpoint has all of it; what it lacks is random."""
     two = {"num_labels": 2} if head in ("question-answering", "pretraining") else {}
     options = {"add_pooling_layer": pooler} if head is None and family.has_pooler else two
     with quiet():
@@ -225,7 +225,7 @@ class LabelledBatch:
 
 
 def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Inputs:
-    """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment occurs.
+    """Return random ids (rows, tokens): a row of full length, one of length 1, others between; every segment occurs.
 
     Padding is pad_token_id in every other row and random ids in the rest: masked ids must not matter. No row is all
     padding. In the row of full length one token is [PAD] and is not masked.
@@ -265,7 +265,8 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> LabelledB
         return LabelledBatch(replace(batch, input_ids=ids), labels)
     if head == "question-answering":
         start, end = draw(S, B), draw(S, B)
-        start[-1], end[0] = S + 3, -4  # past the last token: must not count; before the first: counts as 0
+        start[-1] = S + 3  # past the last token: must not count
+        end[0] = -4  # before the first: counts as 0
         return LabelledBatch(batch, {"start_positions": start, "end_positions": end})
     if head == "multiple-choice":
         parts = (x.view(B // CHOICES, CHOICES, S) for x in vars(batch).values())

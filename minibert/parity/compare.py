@@ -51,7 +51,7 @@ STEPS = 3  # of training
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor compared: how far apart, and where the first value stands that differs."""
+    """One tensor compared: how far apart, and where the first value that differs is."""
 
     rung: str
     stage: str  # a stage, an output, or the name of a parameter in our state_dict
@@ -103,7 +103,7 @@ MEASURED = {
 
 
 def ordered(x: Tensor) -> Tensor:
-    """Float32 as integers that count its representable values: neighbours differ by 1, both zeros are 0."""
+    """Return float32 as integers that count its representable values: neighbours differ by 1, both zeros are 0."""
     bits = x.contiguous().view(torch.int32).long()
     return torch.where(bits < 0, -(2**31) - bits, bits)
 
@@ -111,7 +111,7 @@ def ordered(x: Tensor) -> Tensor:
 def compare_tensor(
     rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.0, least: float = 0.0
 ) -> Comparison:
-    """Compare one tensor, in float64 where both are. With a bound, `least` is the smallest scale it is a share of."""
+    """Compare one tensor, in float64 if both are. With a bound, `least` is the smallest scale it is a share of."""
     shape = tuple(ours.shape)
     theirs = theirs.squeeze(0) if theirs.dim() == ours.dim() + 1 else theirs  # positions: (1, S, D) upstream
     if ours.shape != theirs.shape:
@@ -222,14 +222,14 @@ def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
 
 
 def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Parameter, nn.Parameter | None]]:
-    """Our parameters with those of the other side, by the tables of families/; None where it has no such parameter.
+    """Return our parameters with those of the other side, by the tables of families/; None where it has no such parameter.
 
-    Of a parameter that holds several of ours, each is paired with its rows, which share memory with it.
+    If a parameter holds several of ours, each is paired with its rows, which share memory with it.
     """
     family = upstream_family(theirs)
     others = dict(theirs.named_parameters(remove_duplicate=False))
     pairs = []
-    rows = dict[str, int]()  # of the other side's parameters, by name: so many belong to those of ours before
+    rows = dict[str, int]()  # of the other side's parameters, by name: how many rows earlier parameters of ours are
     for name, parameter in ours.named_parameters():
         candidates = [name]
         if family is not None:
@@ -261,7 +261,7 @@ def compare_parameters(
     mine, reference = ({Place(name): x for name, p in side if (x := read(p)) is not None} for side in sides)
     scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
     rows = compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale)
-    # Upstream's BERT keeps a bias that nothing reads where the decoder is not tied: it gets no gradient.
+    # Upstream's BERT keeps a bias that nothing reads if the decoder is not tied: it gets no gradient.
     extra = sum(p.grad is not None for p in theirs.parameters()) - count_in_file(ours)
     if extra:
         rows.append(broken(rung, Place("parameters"), (), f"upstream has {extra:+d} parameters of its own"))

@@ -1,6 +1,6 @@
 """Whole checkpoints up the parity ladder: the encoder and every head, against transformers or against ourselves.
 
-Where a tensor differs, known causes are tried, and the one that reproduces the other side's tensor is named. Parameters
+If a tensor differs, known causes are tried, and the one that reproduces the other side's tensor is named. Parameters
 come first: a difference that vanishes with upstream's parameters is a loading error. Then the way of computing
 (activation, eps, biases, norms, positions) is changed on our side, and inputs (segments, mask) on either side: a side
 that drops an input cannot be made to read it, so the other side drops it too.
@@ -127,7 +127,7 @@ def climb_checkpoint(source: Source) -> Result:
 
 
 def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) -> Result:
-    """Another device, dtype or attention against our written-out float32 path on the CPU, within measured bounds.
+    """Compare another device, dtype or attention with our written-out float32 path on the CPU, within measured bounds.
 
     Training is left out: dropout draws other numbers on another device. transformers is not needed.
     """
@@ -202,7 +202,7 @@ def changed(ours: nn.Module, kind: type[nn.Module], change: Callable[[Any], obje
 
 
 def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield copies of our model that compute in another way, each with the cause that it stands for."""
+    """Yield copies of our model that compute in another way, each with the cause that it shows."""
 
     def assign(name: str, value: object, module: nn.Module) -> None:
         if hasattr(module, name):
@@ -259,7 +259,7 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module]
         return ""
     state = ours.state_dict() | {name: other for name, _, other in pairs}
     loaded = copy.deepcopy(ours)
-    loaded.load_state_dict(state, strict=False)  # a tied tensor may stand under one name
+    loaded.load_state_dict(state, strict=False)  # a tied tensor may have only one name
     if not reproduces(loaded):
         return ""
     name, parameter = different[0]

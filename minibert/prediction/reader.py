@@ -37,7 +37,7 @@ def folder_kind(name: str | os.PathLike[str]) -> str:
     """Return what a folder, or a checkpoint by its name on the Hub, holds.
 
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
-    without any of these heads. Raises FileNotFoundError or ValueError where it is no checkpoint.
+    without any of these heads. Raises FileNotFoundError or ValueError if it is not a checkpoint.
     """
     name = os.fspath(name)
     if (user_path(name) / CLASSIFIER_FILE).exists():
@@ -62,7 +62,7 @@ class Reader:
 
     @classmethod
     def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
-        """Return a loaded model. task: with its settings; None: those that config.json implies.
+        """Return the reader of a loaded model. task: with its settings; None: those that config.json implies.
 
         Raises what task_name and label_names raise.
         """
@@ -73,9 +73,9 @@ class Reader:
 
     @classmethod
     def of_loaded(cls, model: Head, tokenizer: Tokenizer | None) -> Reader:
-        """Return a model in memory, which keeps the tokenizer and the task of its checkpoint; tokenizer: another one.
+        """Return the reader of a model in memory, with its checkpoint's tokenizer and task; tokenizer: another one.
 
-        Raises TypeError where there is no tokenizer, and what `of` raises.
+        Raises TypeError if there is no tokenizer, and what `of` raises.
         """
         kind = task_name(model)
         if model.task is None and model.source is not None:
@@ -111,7 +111,7 @@ class Reader:
     def measure(self, data: Any) -> Measure:
         """Return the predictions compared with the labels, and the notes on the data.
 
-        Where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these.
+        If the data has the labels 0, 1, ..., these are the model's LABEL_0, LABEL_1, ...
         """
         reader = replace(self, labels=as_numbers(self.labels, self.task.names_in(data)))
         encoded = reader.encoded(data)
@@ -149,10 +149,10 @@ def open_reader(
     device: str = "auto",
     batch_tokens: int | None = None,
 ) -> Classifier | Reader:
-    """Open a folder of any kind, or a checkpoint by its name on the Hub. model: that of a frozen classifier, where it
-    was moved.
+    """Open a folder of any kind, or a checkpoint by its name on the Hub.
 
-    Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
+    model: the checkpoint of a frozen classifier, if it was moved. Raises FileNotFoundError or ValueError, in one
+    sentence, if there is no task head or the folder is damaged.
     """
     if batch_tokens is not None:
         check_number("batch_tokens", batch_tokens, int, minimum=1)
@@ -191,7 +191,7 @@ def predict(
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
     Hub; or a loaded model, which stays on its device. tokenizer: of a loaded model, if not its checkpoint's. pairs:
-    second texts, the passages of questions. pretokenized: for a tagger: words are separated by spaces alone.
+    second texts, the passages of questions. pretokenized: for a tagger: words are separated only by spaces.
 
         one label        {"label", "probability", "probabilities": {label: probability}}
         several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
@@ -212,7 +212,7 @@ def predict(
         reader = model if isinstance(model, Classifier | Reader) else open_reader(model, device=device)
     reader = with_given_words(reader) if pretokenized else reader
     if reader.pairs is not None and reader.pairs != (pairs is not None):
-        raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text a row'}")
+        raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text per row'}")
     given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
     data = reader.task.from_texts(*given)
     found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data)

@@ -14,10 +14,10 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
                           are mostly tiktoken's (langchain's OpenAIEmbeddings sends texts with
                           check_embedding_ctx_length=False). encoding_format: "float", or "base64", float32 in little
                           endian. Vectors are those of `minibert.embed`. dimensions: the first numbers of a vector,
-                          scaled to length 1 again; refused where vectors do not have length 1 (--normalize).
+                          scaled to length 1 again; refused if vectors do not have length 1 (--normalize).
     GET /v1/models        the names; GET /v1/models/NAME one of them
     POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
-                          probability, probabilities of each; of several labels a text "labels", of a regression
+                          probability, probabilities of each; for several labels per text "labels", of a regression
                           "value"; "entities" of a tagger; answer, start, end, score of [question, passage]
     POST /fill-mask       {"input": text or texts with [MASK], "top_k"?: 5, "model"?} -> masks: tokens, probabilities;
                           if the checkpoint has the head of a masked LM
@@ -61,7 +61,7 @@ class ServerSettings:
         "for /classify: a folder of `minibert classify train`, `minibert finetune` or transformers",
         metavar="FOLDER",
     )
-    host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")
+    host: str = setting("127.0.0.1", "address to listen on; by default only this machine", metavar="ADDRESS")
     port: int = setting(8000, "0: any that is free", minimum=0, maximum=65535)
     truncate: bool = setting(False, "cut texts that are too long, instead of refusing them")
     threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1, maximum=1024)

@@ -80,7 +80,8 @@ class Server:
         settings: ServerSettings = ServerSettings(),  # noqa: B008  # it is frozen
         api_key: str | None = None,
     ) -> None:
-        self.settings, self.api_key = settings, api_key
+        self.settings = settings
+        self.api_key = api_key
         self.models: dict[str, Any] = {"/v1/embeddings": vectors, "/classify": labels, "/fill-mask": masks}
         self.offers = [path for path, model in self.models.items() if model]
         self.names = list(dict.fromkeys(model.name for model in (vectors, labels) if model))
@@ -102,7 +103,7 @@ class Server:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """The queues run while the server does; no request is left when it ends."""
+        """Run the queues while the server runs; no request is left when it ends."""
         settings = self.settings
         executor = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.batchers = {
@@ -154,18 +155,18 @@ class Server:
         return reply({"object": "list", "model": model.name, "data": data, "usage": usage})
 
     async def list_models(self, request: Request) -> Response:
-        """GET /v1/models, all or by name."""
+        """Answer GET /v1/models, all or by name."""
         name = request.path_params.get("name")
         self.check_model(name, *self.names)
         data = [{"id": one, "object": "model", "created": 0, "owned_by": "minibert"} for one in self.names]
         return reply({"object": "list", "data": data} if name is None else data[self.names.index(name)])
 
     async def health(self, request: Request) -> Response:
-        """GET /health, which needs no key."""
+        """Answer GET /health, which needs no key."""
         return reply({"status": "ok"})
 
     async def page(self, request: Request) -> Response:
-        """GET /metrics."""
+        """Answer GET /metrics."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     # -- around them
@@ -221,7 +222,7 @@ async def while_connected(request: Request, future: asyncio.Future[list[Any]]) -
 
 
 def reply(body: object) -> Response:
-    """200 with JSON."""
+    """Return 200 with JSON."""
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
@@ -260,7 +261,7 @@ def serve(server: Server, listener: socket.socket) -> None:
         ws="none",
         lifespan="on",
         log_config=None,
-        log_level="error",  # its warnings are of clients that speak no HTTP
+        log_level="error",  # its warnings are of clients that do not speak HTTP
         access_log=False,
         server_header=False,
         limit_concurrency=server.settings.max_requests,

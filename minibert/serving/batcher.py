@@ -51,8 +51,12 @@ class Batcher:
         wait: float = 0.005,
         computed: Callable[[int, int], None] = lambda items, tokens: None,
     ) -> None:
-        self.compute, self.executor, self.computed = compute, executor, computed
-        self.batch_tokens, self.queue_tokens, self.wait = batch_tokens, queue_tokens, wait
+        self.compute = compute
+        self.executor = executor
+        self.computed = computed
+        self.batch_tokens = batch_tokens
+        self.queue_tokens = queue_tokens
+        self.wait = wait
         self.queue: deque[Pending] = deque()
         self.tokens = 0  # of all requests without an answer
         self.together = 1  # requests in the last batch

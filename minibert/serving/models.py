@@ -49,7 +49,8 @@ class RequestError(HTTPException):
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(status, message)
-        self.param, self.code = param, code
+        self.param = param
+        self.code = code
 
 
 async def read_body(request: Request, kind: Any, settings: ServerSettings) -> Any:
@@ -104,7 +105,7 @@ def rows_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
 
 
 def encode(tokenizer: Tokenizer, rows: list[Any], long: str = "error", stride: int | None = None) -> Tokenized:
-    """Texts or pairs as ids. Raises RequestError, 422 with the row, for one that is too long if `long` is "error"."""
+    """Return texts or pairs as ids. Raises RequestError, 422 with the row, if `long` is "error" and one is too long."""
     try:
         return tokenizer.encode_texts(rows, long=long, stride=stride)
     except ValueError as error:
@@ -128,7 +129,7 @@ def vectors_of(embedder: Embedder, items: Sequence[Tokenized]) -> Matrix:
 
 
 def filler(tokens: int) -> list[list[int]]:
-    """Rows without results that make the tokens of a batch one of eight numbers between a power of 2 and the next.
+    """Return padding rows that round up the token count, so that only eight batch sizes occur per power of two.
 
     oneDNN caches kernels for each number of tokens, see kernels/packing.py, and the batches of a server have all of
     them: its memory would grow for hours. At most an eighth more is computed, or 7 tokens.
@@ -176,12 +177,18 @@ class Vectors(Model):
     kind = "embedding"
 
     def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False) -> None:
-        self.name, self.embedder, self.truncate = name, embedder, truncate
-        self.tokenizer, self.width = embedder.tokenizer, embedder.width  # loads the checkpoint
+        self.name = name
+        self.embedder = embedder
+        self.truncate = truncate
+        self.tokenizer = embedder.tokenizer  # loads the checkpoint
+        self.width = embedder.width
 
     def prepare(self, rows: list[Any], body: EmbeddingsBody) -> Prepared:
-        """Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
-        too long and for an id outside the vocabulary."""
+        """Return an item for each row.
+
+        Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
+        too long and for an id outside the vocabulary.
+        """
         allowed = range(1 if self.embedder.recipe.normalize else self.width, self.width + 1)
         if body.dimensions is not None and body.dimensions not in allowed:
             raise RequestError(
@@ -192,7 +199,7 @@ class Vectors(Model):
         return prepared(encode(self.tokenizer, rows, "cut" if self.truncate else "error"))
 
     def prepare_ids(self, rows: list[list[int]]) -> Prepared:
-        """Rows of token ids, with [CLS] and [SEP]: ids without them may be another tokenizer's, for other words.
+        """Return items of token ids with [CLS] and [SEP]: ids without them may be another tokenizer's, for other words.
 
         Clients of OpenAI send the ids of tiktoken. Raises RequestError, 422 with the row, for those.
         """
@@ -224,7 +231,7 @@ class Vectors(Model):
         return prepared(Tokenized([template.row(self.tokenizer.cut(text, most)) for text in texts], stats))
 
     def compute(self, items: list[Tokenized]) -> Matrix:
-        """(N, width)."""
+        """Return vectors, (N, width)."""
         return vectors_of(self.embedder, items)
 
     def finish(self, results: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
@@ -262,8 +269,11 @@ class FrozenLabels(Model):
         self.embedder = Embedder(features.model, features.recipe, device)
 
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
-        """Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
-        long if the recipe refuses those."""
+        """Return an item for each row.
+
+        Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
+        long if the recipe refuses those.
+        """
         check_pairs(rows, self.classifier.pairs)
         recipe = self.embedder.recipe
         return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
@@ -289,8 +299,10 @@ class TaskLabels(Model):
         self.reader = reader
 
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
-        """Items: the data of a row, and its examples. Raises RequestError, 422, for pairs instead of texts or the
-        reverse, unless it reads both."""
+        """Return items: the data of a row, and its examples.
+
+        Raises RequestError, 422, for pairs instead of texts or the reverse, unless it reads both.
+        """
         reader = self.reader
         items = []
         check_pairs(rows, reader.pairs)
@@ -356,8 +368,11 @@ class Masks(Model):
         self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
 
     def prepare(self, rows: list[str], body: FillMaskBody) -> Prepared:
-        """Items: a text, and top_k. Raises RequestError: 400 for a top_k out of range, 422, with the row, for a text
-        without a mask or one that is too long."""
+        """Return items: a text, and top_k.
+
+        Raises RequestError: 400 for a top_k out of range, 422, with the row, for a text without a mask or one that is
+        too long.
+        """
         vocab_size = self.model.config.vocab_size
         mask = self.tokenizer.mask_id
         if not 1 <= body.top_k <= vocab_size:
@@ -369,6 +384,6 @@ class Masks(Model):
         return [(text, body.top_k) for text in rows], list(map(len, found)), 0
 
     def compute(self, items: list[tuple[str, int]]) -> list[dict[str, Any]]:
-        """For every mask of a text the top_k tokens, the likeliest first."""
+        """Return the top_k tokens for every mask of a text, the likeliest first."""
         filled = (fill_mask(text, self.model, top_k, tokenizer=self.tokenizer) for text, top_k in items)
         return [{"masks": [[guess._asdict() for guess in mask] for mask in masks]} for masks in filled]

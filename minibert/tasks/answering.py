@@ -30,7 +30,7 @@ from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.utils.printing import progress_bar, table
 
-NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
+NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label if the answer is not in the window
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -53,12 +53,12 @@ Span = tuple[float, int, int]
 class Answering(AnsweringSettings, Task):
     """An answer to each question, cut from its passage.
 
-    max_question: a longer question is truncated; None: 64, or half of the room beside `stride` where 64 do not fit.
+    max_question: a longer question is truncated; None: 64, or half of the room beside `stride` if 64 do not fit.
     stride: tokens from the start of a window to the start of the next, as in Google's script (transformers' doc_stride
-    is the overlap); None: 128, or half a window where that is less. null_threshold: the margin by which "no answer"
+    is the overlap); None: 128, or half a window if that is less. null_threshold: the margin by which "no answer"
     must beat the best answer. unanswerable: whether "no answer" is allowed; None: if the data is SQuAD 2.0. repair: an
-    answer that is not at its start in a file is taken, stripped, from the nearest place where it occurs; a question is
-    left out whose answers occur nowhere. format, delimiter, encoding: of a file.
+    answer that is not at its start in a file becomes the stripped one at the nearest place where it occurs; a question
+    whose answers occur nowhere is left out. format, delimiter, encoding: of a file.
     """
 
     name = "answer"
@@ -76,25 +76,26 @@ class Answering(AnsweringSettings, Task):
         return question_rows(path, how) if how.text is None and how.pair is None else None
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Questions:
-        """Questions, `texts`, to be answered from passages, `pairs`."""
+        """Return questions, `texts`, to be answered from passages, `pairs`."""
         questions, contexts = as_columns(texts, pairs)
         if contexts is None:
             raise ValueError("a question is answered from a passage; give the passages as second texts (pairs)")
         return Questions([Question(*row) for row in zip(questions, contexts, strict=True)], known=False)
 
     def labels_of(self, data: Questions) -> list[str]:
-        """[]: answers have no names. Raises ValueError without answers to learn from."""
+        """Return []: answers have no names. Raises ValueError without answers to learn from."""
         if not data.known or not any(question.answers for question in data.rows):
             raise ValueError(f"none of the {len(data)} questions has an answer; training needs some")
         return []
 
     def resolve(self, data: Questions) -> Self:
-        """A model trained on questions without answers, as in SQuAD 2.0, may always predict that there is none."""
+        """Return the task: a model trained on unanswerable questions, as in SQuAD 2.0, may always predict no answer."""
         return self if self.unanswerable is not None else replace(self, unanswerable=data.unanswerable)
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """Return a row for each window. Raises ValueError if max_question or stride leave too little of max_length."""
-        max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
+        max_length = tokenizer.resolve_max_length(max_length, pairs=True)
+        template = tokenizer.template
         special = template.specials(pairs=True)
         spare = max_length - special - (self.stride or 0)  # for the question and the rest of a window
         max_question = self.max_question or (64 if spare > 64 else max(1, spare // 2))
@@ -112,8 +113,10 @@ class Answering(AnsweringSettings, Task):
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
-            context, question = contexts[row.context], tokenizer.cut(pieces.ids, max_question)
-            room, first = max_length - len(question) - special, template.second(len(question))
+            context = contexts[row.context]
+            question = tokenizer.cut(pieces.ids, max_question)
+            first = template.second(len(question))
+            room = max_length - len(question) - special
             windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
             found = [positions(answer, window, first) for window in windows]
@@ -123,20 +126,25 @@ class Answering(AnsweringSettings, Task):
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, first, context.offsets))
             split += len(windows) > 1
-            truncated, longest = truncated + (len(pieces) > max_question), max(longest, len(pieces))
+            truncated += len(pieces) > max_question
+            longest = max(longest, len(pieces))
             too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
             lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
+        notes = self.notes_on(data, split, len(examples), lost)
+        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions", left=tokenizer.cuts_left)
+        return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
+
+    def notes_on(self, data: Questions, split: int, windows: int, lost: int) -> tuple[str, ...]:
+        """Return notes on questions that were split, and on answers that are lost, repaired or left out."""
         counts = [
-            (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
+            (split, f"of {len(data):,} questions are split into windows, {windows:,} in all"),
             (lost, f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found"),
             (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
             (data.left_out, "questions are left out: none of their answers is in the passage"),
         ]
-        notes = tuple(f"{count:,} {text}" for count, text in counts if count)
-        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions", left=tokenizer.cuts_left)
-        return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
+        return tuple(f"{count:,} {text}" for count, text in counts if count)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]
@@ -156,14 +164,14 @@ class Answering(AnsweringSettings, Task):
         return answers
 
     def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
-        """The best spans of each window, of up to max_answer tokens of the passage."""
+        """Yield the best spans of each window, of up to max_answer tokens of the passage."""
         for window, (start, end) in zip(passage.windows, scores, strict=True):
             tokens = slice(passage.first, passage.first + len(window))
             for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
                 yield score, passage.offsets[window[i]][0], passage.offsets[window[j]][1]
 
     def candidates(self, context: str, found: Sequence[Span], null: float | None) -> list[Prediction]:
-        """Return the n best answers of spans, the best first, and "", whose score is `null`, where that is allowed."""
+        """Return the n best answers of spans, the best first, and "", whose score is `null`, if that is allowed."""
         spans: dict[str, Span] = {}
         for span in found:
             spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
@@ -177,9 +185,9 @@ class Answering(AnsweringSettings, Task):
         ]
 
     def measure(self, answers: Sequence[Prediction], data: Questions, labels: Sequence[str]) -> Measure:
-        """Exact match and F1, 0 to 1, with the standard error of the F1; for SQuAD 2.0 also with and without answer.
+        """Return exact match and F1, 0 to 1, and the F1's standard error; for SQuAD 2.0 also with and without answer.
 
-        Raises ValueError where the right answers are not known.
+        Raises ValueError if the right answers are not known.
         """
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
@@ -198,7 +206,7 @@ class Answering(AnsweringSettings, Task):
         return Measure(figures, self.main, table([["", "questions", "exact match", "F1"], *rows]) + error)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Questions) -> list[str]:
-        """Answer, probability among the n best, and question."""
+        """Return answer, probability among the n best, and question."""
         return [
             one_line(one["answer"], f"{one['score']:.4f}", question.question)
             for one, question in zip(answers, data.rows, strict=True)
@@ -263,7 +271,7 @@ def normalized_words(text: str) -> list[str]:
 
 
 def score_answer(answer: str, question: Question, unanswerable: bool) -> tuple[float, float]:
-    """Exact match and F1 of an answer, 0 to 1: the best over the right ones.
+    """Return exact match and F1 of an answer, 0 to 1: the best over the right ones.
 
     unanswerable: by the rules of 2.0, where "" is right for a question without an answer, and nothing else is.
     """

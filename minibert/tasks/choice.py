@@ -71,7 +71,7 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
 
 
 def of_swag(record: Any) -> Any:
-    """The question in a row of SWAG, which has sent1, sent2, ending0 to ending3 and label; any other row as it is.
+    """Return the question in a row of SWAG, with sent1, sent2, ending0 to ending3 and label; any other row as it is.
 
     Each choice is sent2, with which it begins, and its ending, as in run_swag.py of transformers.
     """
@@ -106,7 +106,7 @@ class Choice(ChoiceSettings, Task):
     main = "accuracy"
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
-        """Questions with labels, of a .jsonl, or the array of a .json; of SWAG a .csv too. - is standard input."""
+        """Read questions with labels from a .jsonl, the array of a .json, or a .csv of SWAG; - is standard input."""
         settings = FileSettings(format=self.format or ("jsonl" if str(path) == "-" else None), encoding=self.encoding)
         with Table(path, COLUMNS, settings, whole=True) as table:
             found = [question_of(record, place) for place, record in table.records()]
@@ -121,11 +121,11 @@ class Choice(ChoiceSettings, Task):
         return question_rows(path, how)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
-        """Unlabelled questions: each text is one as in a file; its label is ignored, and there are no pairs."""
+        """Return unlabelled questions: each text is one as in a file, its label ignored; there are no pairs."""
         return [question_of(text, f"row {row}", labelled=False) for row, text in enumerate(as_texts(texts))]
 
     def labels_of(self, data: Sequence[ChoiceQuestion]) -> list[str]:
-        """[]: choices have no names. Raises ValueError without questions, or without a label for each."""
+        """Return []: choices have no names. Raises ValueError without questions, or without a label for each."""
         known = sum(question.label is not None for question in data)
         if not data or known < len(data):
             raise ValueError(f"{known} of {len(data)} questions have a label; training and evaluation need all")
@@ -136,7 +136,7 @@ class Choice(ChoiceSettings, Task):
     ) -> Encoded:
         """Return an example for each choice, a question's choices in a row, each with the index of the right one."""
         if len(counts := {len(question.choices) for question in data}) > 1:
-            raise ValueError(f"the questions have {sorted(counts)} choices; all need as many")
+            raise ValueError(f"the questions have {sorted(counts)} choices; all need the same number")
         template = tokenizer.template
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
@@ -179,7 +179,7 @@ class Choice(ChoiceSettings, Task):
         ]
 
     def measure(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]) -> Measure:
-        """Accuracy with its standard error, beside chance."""
+        """Return accuracy with its standard error, beside chance."""
         self.labels_of(data)
         rows = len(data)
         choices = len(data[0].choices)

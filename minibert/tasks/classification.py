@@ -27,7 +27,7 @@ from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.utils.printing import brief
 
-SEPARATOR = "|"  # between the labels of a text, where a file has lists
+SEPARATOR = "|"  # between the labels of a text if a file has lists
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Classification(ClassificationSettings, Task):
 
     @property
     def pairs(self) -> bool | None:  # type: ignore[override]  # a class attribute of other tasks
-        """True where a column of second texts was named; texts from Python may be of either kind."""
+        """True if a column of second texts was named; texts from Python may be of either kind."""
         return True if self.pair is not None else None
 
     @property
@@ -92,13 +92,13 @@ class Classification(ClassificationSettings, Task):
 
     @property
     def columns(self) -> list[Column]:
-        """Those of the texts, the labels and, if they are requested, the second texts."""
+        """The columns of the texts, the labels and, if requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
         found = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
     def read(self, path: str | Path) -> Texts:
-        """Labelled texts of a table, see tables.reading.Table. ValueError also where a header was read as a row."""
+        """Read labelled texts, see tables.reading.Table. Raises ValueError also if a header was read as a row."""
         with Table(path, self.columns, self) as table:
             rows = [(table.place, *row) for row in table.rows()]
         if not rows:
@@ -130,14 +130,14 @@ class Classification(ClassificationSettings, Task):
         return Texts(texts, pairs[0] if pairs else None, labels, in_order(names))  # text of numbers is numbers
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
-        """Unlabelled texts or pairs, all of them: missing="drop" is "error" here.
+        """Return unlabelled texts or pairs, all of them: missing="drop" is "error" here.
 
         Raises TypeError or ValueError, with the row, for anything but text.
         """
         return Texts(*as_columns(texts, pairs, missing="empty" if self.missing == "empty" else "error"))
 
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
-        """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
+        """Return texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
 
         missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
@@ -195,7 +195,8 @@ class Classification(ClassificationSettings, Task):
             target = self.label_type.target
             targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
         tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
-        second, stats = tokens.second or map(len, tokens.ids), tokens.stats  # second: first token of the second text
+        second = tokens.second or map(len, tokens.ids)  # the first token of the second text
+        stats = tokens.stats
         examples = [
             Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
             for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
@@ -217,7 +218,7 @@ class Classification(ClassificationSettings, Task):
         return self.label_type.predictions(scores, labels)
 
     def measure(self, answers: Sequence[Prediction], data: Texts, labels: Sequence[str]) -> Measure:
-        """Return the figures of the label type; warns where all predictions are the same."""
+        """Return the figures of the label type; warns if all predictions are the same."""
         return self.label_type.measure(answers, data.known_labels, labels)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Texts) -> list[str]:

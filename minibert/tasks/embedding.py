@@ -37,7 +37,7 @@ from minibert.tasks.vector_measures import FIRST, SCORE, SECOND, as_number, retr
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 
 MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
-NEGATIVE = "negative"  # with which the names of columns of hard negatives begin
+NEGATIVE = "negative"  # columns of hard negatives have names that begin with this
 CHOOSE = "choose the columns: --text, --pair, and --label or --negatives (text=, pair=, label=, negatives=)"
 
 
@@ -65,7 +65,7 @@ class TextRows:
 
 
 def peek(path: str | os.PathLike[str], settings: FileSettings) -> list[list[Any]]:
-    """Return the first rows of a file with columns: its first row or the names of its columns, then cells; [] of texts.
+    """Return the names of a file's columns, or its first row, then rows of cells; [] for a file of texts.
 
     Raises what Table raises.
     """
@@ -96,7 +96,7 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
 
 
 def as_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
-    """Return these names or numbers as columns to read; None: no such column, or of `text` the usual one."""
+    """Return these names or numbers as columns to read; None: no such column, or for `text` the usual one."""
     columns = [Column("text", None if text is None else str(text), FIRST)]
     columns += [] if pair is None else [Column("pair", str(pair), SECOND)]
     columns += [Column("negative", str(one), ()) for one in negatives]
@@ -130,7 +130,7 @@ class Embedding(EmbeddingSettings, Task):
         return as_columns(self.text, self.pair, self.negatives, self.label)
 
     def read(self, path: str | Path) -> TextRows:
-        """Read the rows of a table, or one text a line. Raises ValueError, with the place, for invalid content."""
+        """Read the rows of a table, or one text per line. Raises ValueError, with the place, for invalid content."""
         if os.fspath(path) == "-" and self.text is None and self.format not in (None, "txt"):
             raise ValueError(f"standard input is read only once; {CHOOSE}")
         columns = self.columns_of([] if os.fspath(path) == "-" else peek(path, self), os.fspath(path))
@@ -174,7 +174,7 @@ class Embedding(EmbeddingSettings, Task):
         return self.of_columns(columns, texts, places)
 
     def labels_of(self, data: TextRows) -> list[str]:
-        """Return []. Raises ValueError where no text differs from the others, or similarities are not on the scale."""
+        """Return []. Raises ValueError if no text differs from the others, or similarities are not on the scale."""
         if data.similarity is None:
             if self.loss == "cosine":
                 raise ValueError("loss is 'cosine', and the rows have no similarity; name its column (--label, label=)")
@@ -194,7 +194,7 @@ class Embedding(EmbeddingSettings, Task):
     # -- to the model and back
 
     def encode(self, data: TextRows, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """Return an example for each text of each row, or two for the only one.
+        """Return an example for each text of each row, or two if it is the only one.
 
         Labels: `numbers`, (C), equal for equal texts, and `similarity`, from 0 to 1 for the loss "cosine".
         """
@@ -227,7 +227,7 @@ class Embedding(EmbeddingSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: TextRows, labels: Sequence[str]
     ) -> list[Prediction]:
-        """Return the vectors of each row, (C,D), and the cosine of the first two; of one text only its vector."""
+        """Return the vectors of each row, (C,D), and the cosine of the first two; for one text, only its vector."""
         C = encoded.choices
         rows = (np.stack(logits[at : at + C]) for at in range(0, len(logits), C))
         if len(data.columns) == 1:
@@ -272,9 +272,10 @@ def cosine(a: Logits, b: Logits) -> float:
 
 
 def false_negatives(numbers: Tensor) -> Tensor:
-    """Return which texts are no negatives of an anchor, (N,C) -> (N, (C-1)·N): those that equal it or its pair.
+    """Return which texts do not count as negatives of an anchor, (N,C) -> (N, (C-1)·N).
 
-    So do the pairs of an equal anchor. Its own pair, in column i of row i, is never excluded.
+    These are texts equal to it or to its pair, and the pairs of equal anchors. Its own pair, in column i of row i, is
+    never excluded.
     """
     anchors, pairs = numbers[:, :1], numbers[:, 1:2]  # (N,1) each
     texts = numbers[:, 1:].T.flatten()  # ((C-1)·N)

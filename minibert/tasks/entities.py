@@ -7,7 +7,7 @@ and U-), O is outside. Predicted tags may not be well-formed, so any sequence is
 seqeval's default: an I- or E- after nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES
 and BILOU alike. A tag without a prefix is a type; equal ones in a row are one entity.
 
-What is a prefix depends on all tags of a model: the E of E-mail is none, because nothing begins with B-mail.
+What is a prefix depends on all tags of a model: the E of E-mail is not one unless B-mail or I-mail is a tag too.
 """
 
 import re
@@ -42,7 +42,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def prefix_and_type(tag: str) -> tuple[str, str]:
-    """B-creative-work is B and creative-work. A tag without a prefix is a type, inside of an entity."""
+    """Return B and creative-work for B-creative-work. A tag without a prefix is a type, inside an entity."""
     prefix, dash, type = tag.partition("-")
     if prefix in PREFIXES and (dash or not type):
         return PREFIXES[prefix], type
@@ -52,8 +52,8 @@ def prefix_and_type(tag: str) -> tuple[str, str]:
 def standard_tags(tags: Iterable[str]) -> dict[str, str]:
     """Return each of a model's tags in the standard form, B-person.
 
-    B_person and person-B are B-person, where all tags but O are written so and a type has both B and I. E-mail is a
-    type, I-E-mail, where nothing begins with B- or I-mail, and so is S-Bahn, if other tags have no prefix.
+    B_person and person-B become B-person if all tags but O are written like this and a type has both B and I. E-mail
+    becomes a type, I-E-mail, if neither B-mail nor I-mail is a tag; so does S-Bahn, if other tags have no prefix.
     """
     known = set(tags)
     marked = sorted(known - {OUTSIDE, "0"})
@@ -69,7 +69,7 @@ def standard_tags(tags: Iterable[str]) -> dict[str, str]:
 
 
 def note_on(tags: Iterable[str]) -> str:
-    """Return what is taken for a type of entity, for a user whose tags are written in another way; else ""."""
+    """Return which types of entities were understood if tags are written unusually; else ""."""
     standard = standard_tags(tags)
     types = in_order(type for one in standard.values() if (type := prefix_and_type(one)[1]))
     usual = all(tag == one and (tag == OUTSIDE or prefix_and_type(one)[1] != tag) for tag, one in standard.items())
@@ -80,7 +80,7 @@ def note_on(tags: Iterable[str]) -> str:
 def score_entities(
     true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], known: Iterable[str] = ()
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """Return the score over all entities, and of each type that is true or predicted; rows are true entities.
+    """Return the score over all entities, and of each type that is true or predicted; `rows` counts true entities.
 
     known: the tags of the model, if not all of them occur.
     """

@@ -21,7 +21,7 @@ from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
 from minibert.tables.reading import listed
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure, Prediction
-from minibert.tasks.names import ARRAYS, NUMBER, Names, array_in, as_label, in_order, is_matrix, of_matrix
+from minibert.tasks.names import ARRAYS, NUMBER, Names, array_in, as_float, as_label, in_order, is_matrix, of_matrix
 from minibert.utils.printing import beside, block, brief
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
@@ -32,7 +32,7 @@ LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
 
 
 def check_classes(labels: Sequence[str], least: int = 1) -> None:
-    """Raise ValueError for labels that cannot be learned: of one class, all different, or under `least` rows each."""
+    """Raise ValueError for labels that cannot be learned: of one class, all different, or a class under `least`."""
     counts = Counter(labels)
     label, fewest = min(counts.items(), key=lambda item: item[1], default=("", 0))
     if len(counts) < 2 or len(counts) == len(labels) > 2 or fewest < least:
@@ -43,7 +43,7 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
 
 
 def is_alone(labels: Sequence[object]) -> bool:
-    """Return whether no other row has a label of the first one, which may be a header: a name, where others repeat."""
+    """Return whether the first row may be a header: its label is a name no other row has, while others repeat."""
     rows = [label if isinstance(label, tuple) else (label,) for label in labels if isinstance(label, str | tuple)]
     counts = Counter(name for row in rows for name in row)
     names = [name for name in rows[0] if not NUMBER.fullmatch(str(name))] if len(rows) == len(labels) else []
@@ -58,7 +58,7 @@ def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:
 
 
 def check_finite(numbers: NDArray[Any], what: str) -> None:
-    """Raise ValueError, with the row, where a number is NaN or infinite."""
+    """Raise ValueError, with the row, if a number is NaN or infinite."""
     if not np.isfinite(numbers).all():
         row = int(np.argwhere(~np.isfinite(numbers))[0][0])
         raise ValueError(f"row {row} has {what} that is NaN or infinite; the model is damaged: train it again")
@@ -109,7 +109,7 @@ class SingleLabel:
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
-        """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
+        """Return accuracy, scores by class, confusion; of two classes also Matthews' correlation and the second's F1."""
         predicted = [one["label"] for one in found]
         evaluation = metrics.evaluate(true, predicted, labels)
         [(usual, rows)] = Counter(true).most_common(1)
@@ -137,8 +137,8 @@ class MultiLabel:
     """Any of K names, or none: an independent sigmoid and binary cross entropy for each.
 
     In a file the names are joined by `separator`, or a cell is an array, as in .jsonl: ["plot", "cast"]. In Python they
-    are a list of names for each text, such a str, or a matrix of 0 and 1, (N, K), also sparse or a frame, whose columns
-    are named 0, 1, 2, ...
+    are a list of names for each text, a str as in a file, or a matrix of 0 and 1, (N, K), also sparse or a frame, whose
+    columns are named 0, 1, 2, ...
 
     Arrays of numbers, of a file or in a list, are the rows of such a matrix if all have the same length and only 0 and
     1; else they are numbers of labels, [[0, 2], [1]], each at most once in a row. Joined text with 0 or 1 twice, as
@@ -190,7 +190,7 @@ class MultiLabel:
         return labels, sorted(names) if any(isinstance(one, str) for row in given for one in row) else in_order(names)
 
     def check(self, labels: Sequence[Names]) -> None:
-        """Raise ValueError where all rows have the same labels, or no two rows share one."""
+        """Raise ValueError if all rows have the same labels, or no two rows share one."""
         counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
             raise ValueError(
@@ -213,7 +213,7 @@ class MultiLabel:
         ]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[Names], labels: Sequence[str]) -> Measure:
-        """F1 over all labels, its mean over the labels, exact matches and scores by label."""
+        """Return F1 over all labels, its mean over the labels, exact matches and scores by label."""
         true_sets = [set(row) for row in true]
         predicted = [set(one["labels"]) for one in found]
         metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
@@ -253,10 +253,7 @@ class Regression:
 
     def parse(self, given: object, where: str) -> float:
         """Return a float that is finite in float32. Raises ValueError, with its place, for anything else."""
-        try:
-            number = float(given)  # type: ignore[arg-type]  # raises TypeError
-        except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
-            number = np.nan
+        number = as_float(given)
         if not abs(number) <= LARGEST:  # NaN is not
             raise ValueError(
                 f"{where} has the label {brief(given)}; regression needs finite numbers up to {LARGEST:.2g} "
@@ -284,7 +281,7 @@ class Regression:
         return [{"value": float(score)} for (score,) in scores]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
-        """Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
+        """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
         values = [one["value"] for one in found]
         figures: dict[str, Any] = {
             "rows": len(true),
@@ -324,7 +321,9 @@ def class_weights(
         counts = Counter(rows)
         return [len(rows) / (len(labels) * counts[label]) for label in labels]
     pairs = how.items() if isinstance(how, Mapping) else [(" ", 0.0)]  # no label is blank
-    given = {str(label if isinstance(label, str) else as_label(label, "class_weight")): float(x) for label, x in pairs}
+    given = {
+        str(label if isinstance(label, str) else as_label(label, "class_weight")): as_float(x) for label, x in pairs
+    }
     weights = [given.get(label, 1.0) for label in labels]
     if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < np.inf for one in weights):
         raise ValueError(

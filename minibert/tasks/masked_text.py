@@ -76,7 +76,7 @@ def fill_mask(
 
 
 def load_masked_lm(name: str | os.PathLike[str], device: str = "cpu") -> MaskedLM:
-    """Load a checkpoint with its masked-LM head. Raises ValueError, naming one that has it, where it has none."""
+    """Load a checkpoint with its masked-LM head. Raises ValueError, naming one that has it, if it has none."""
     name = os.fspath(name)
     if not has_head(name, MaskedLM.name):
         raise ValueError(f"{name} has no head {MaskedLM.name!r}, which predicts tokens; {hub.find_masked_lm()} has one")
@@ -89,7 +89,7 @@ def guesses_in(
 ) -> tuple[list[list[Guess]], list[int]]:
     """Return the guesses at each [MASK] of a text with these ids, and the ids of the likeliest.
 
-    Raises ValueError, with the place of the text, where a mask, or each, is not in them.
+    Raises ValueError, with the place of the text, if it has no mask, or one that is not in the ids.
     """
     mask = mask_token(tokenizer)
     places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
@@ -115,7 +115,7 @@ def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[G
 
 
 def mask_token(tokenizer: Tokenizer) -> str:
-    """[MASK], as the tokenizer writes it."""
+    """Return [MASK] as the tokenizer writes it."""
     return tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
 
 
@@ -123,13 +123,14 @@ def fill_text(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """Return the text with a token in place of each [MASK]; a token that continues a word (##s) is joined to it.
 
     With Ġ or ▁ in its tokens, a tokenizer has the spaces of transformers (FillMaskPipeline): the token brings its own,
-    the mask takes those before it along, and a sign that was read as the begin of a word is set apart.
+    the mask takes those before it along, and a sign that was read as the beginning of a word is set apart.
     """
     encoding = next(tokenizer.encode_each([text]))
     continues = tokenizer.continues
     mark = tokenizer.mark
     places = [place for place, id in enumerate(encoding.ids) if id == tokenizer.mask_id]
-    whole, end = "", 0
+    whole = ""
+    end = 0
     for place, id in zip(places, ids, strict=True):
         start, stop = encoding.offsets[place]
         whole += text[end:start]
@@ -179,7 +180,7 @@ class Corpus:
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str = "the corpus") -> Corpus:
-        """From lines; a blank line ends a document."""
+        """Return the corpus of these lines; a blank line ends a document."""
         groups = groupby(as_texts(texts), key=lambda line: bool(line.strip()))
         return cls([list(lines) for is_text, lines in groups if is_text], name)
 
@@ -199,8 +200,10 @@ class MaskedText(MaskedTextSettings, Task):
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
     def read(self, path: str | Path) -> Corpus:
-        """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a
-        row. Raises ValueError for a binary file."""
+        """Read plain text, one text per line and an empty line between documents, or a table, one document per row.
+
+        Raises ValueError for a binary file.
+        """
         with Table(path, [Column("text", self.text)], self) as file:
             texts = [text for (text,) in progress_bar(file.rows(), "reading", unit="text")]
         if any("\0" in text for text in texts):
@@ -210,16 +213,16 @@ class MaskedText(MaskedTextSettings, Task):
         return Corpus([[text] for text in texts if text.strip()], file.name)
 
     def labels_of(self, data: Corpus) -> list[str]:
-        """[]: predictions are tokens. Raises ValueError for a corpus of less than two lines."""
+        """Return []: predictions are tokens. Raises ValueError for a corpus of fewer than two lines."""
         if not isinstance(data, Corpus) or len(data) < 2:
             raise ValueError(
-                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file, a sentence or "
-                "paragraph a line and an empty line between documents, or Corpus.of(lines)"
+                f"{getattr(data, 'name', type(data))} is not a corpus of at least two lines; give a file with a "
+                "sentence or paragraph per line and an empty line between documents, or Corpus.of(lines)"
             )
         return []
 
     def encode(self, data: Corpus, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """Rows of a corpus, filled to max_length, with masks drawn."""
+        """Return the rows of a corpus, filled to max_length, with masks drawn."""
         masking = Masking.of(tokenizer, self.mask_rate, self.whole_words, seed=0)
         examples: list[Example] = []
         tokens = unknown = 0
@@ -243,12 +246,12 @@ class MaskedText(MaskedTextSettings, Task):
         return Encoded(examples, notes=(note,))
 
     def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation:
-        """Draw other masks in each epoch."""
+        """Return a function that draws other masks in each epoch."""
         masking = Masking.of(tokenizer, self.mask_rate, self.whole_words, seed)
         return lambda one, epoch, row: masked(unmasked(one.ids, one.labels["labels"]), masking, epoch, row)
 
     def reduce(self, logits: Tensor, example: Example) -> Tensor:
-        """For the N masked tokens, (N, V) -> (3): N, right predictions, and the sum of -log p of the labels, in nats.
+        """Return N, right predictions and the sum of -log p, in nats, for the N masked tokens: (N, V) -> (3).
 
         A row of 128 tokens would otherwise keep 2 MB of logits.
         """
@@ -268,13 +271,14 @@ class MaskedText(MaskedTextSettings, Task):
         return list(logits)
 
     def measure(self, answers: Sequence[Any], data: Corpus, labels: Sequence[str]) -> Measure:
-        """Mean loss and perplexity over the masked tokens, and the accuracy of their predictions."""
+        """Return mean loss and perplexity over the masked tokens, and the accuracy of their predictions."""
         tokens, right, loss = np.sum(answers, axis=0).tolist()
         if not tokens or not math.isfinite(loss):
             raise ValueError(
                 f"the loss on {data.name} is {loss}, over {tokens:.0f} masked tokens: too little text, or NaN"
             )
-        loss, accuracy = loss / tokens, right / tokens
+        loss /= tokens
+        accuracy = right / tokens
         figures: dict[str, Any] = {
             "perplexity": math.exp(min(loss, 700.0)),  # e^710 overflows
             "loss": loss,
@@ -289,7 +293,7 @@ class MaskedText(MaskedTextSettings, Task):
         return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[str]:
-        """Texts with masks to fill; there are no pairs."""
+        """Return texts with masks to fill; there are no pairs."""
         return as_texts(texts)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[str]) -> list[str]:
@@ -303,7 +307,7 @@ class MaskedText(MaskedTextSettings, Task):
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
-    """The ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
+    """Yield the ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
     room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []
     for ids, _ in tokenizer.encode_ids(document):

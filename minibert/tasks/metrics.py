@@ -1,6 +1,6 @@
 """Predictions compared with the true labels, as figures and as tables.
 
-one label a text    accuracy, scores by class, confusion matrix
+one label per text  accuracy, scores by class, confusion matrix
 several labels      exact matches, F1 over all labels, scores by label
 numbers             correlation
 
@@ -33,7 +33,7 @@ class ClassScore:
 
     @classmethod
     def of(cls, hits: int, predicted: int, true: int) -> Self:
-        """From the counts of correct predictions, predictions and rows of a class."""
+        """Return the scores from the counts of correct predictions, predictions and rows of a class."""
         return cls(hits / max(predicted, 1), hits / max(true, 1), f1(hits, predicted, true), true)
 
 
@@ -50,11 +50,12 @@ class Evaluation:
 
 
 def evaluate(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
-    """Accuracy, scores by class and confusion matrix; warns where all predictions are the same class."""
+    """Return accuracy, scores by class and confusion matrix; warns if all predictions are the same class."""
     warn_if_constant(predicted)
     _, classes = class_scores([{label} for label in true], [{label} for label in predicted], labels)
     accuracy = sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true)
-    error, confusion = standard_error(accuracy, len(true)), confusion_matrix(true, predicted, labels=labels)  # (K, K)
+    error = standard_error(accuracy, len(true))
+    confusion = confusion_matrix(true, predicted, labels=labels)  # (K, K)
     return Evaluation(len(true), accuracy, error, list(labels), classes, confusion.tolist())
 
 
@@ -76,7 +77,7 @@ def class_scores(
 
 
 def warn_if_constant(predicted: Sequence[str]) -> None:
-    """Warn where several texts all got the same prediction: the accuracy then means nothing."""
+    """Warn if several texts all got the same prediction: the accuracy then means nothing."""
     if len(set(predicted)) == 1 < len(predicted):
         warnings.warn(f"all {len(predicted)} texts were predicted to be {predicted[0]!r}", stacklevel=3)
 
@@ -92,7 +93,7 @@ def f1(hits: int, predicted: int, true: int) -> float:
 
 
 def correlation(true: Sequence[float], predicted: Sequence[float]) -> float:
-    """Pearson's correlation, -1 to 1; 0 where one side is constant."""
+    """Return Pearson's correlation, -1 to 1; 0 if one side is constant."""
     x, y = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     return 0.0 if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])
 
@@ -108,7 +109,7 @@ def accuracy_text(accuracy: float, rows: int, baseline: str) -> str:
 
 
 def class_table(name: str, classes: Mapping[str, ClassScore], rows: str = "rows") -> str:
-    """Precision, recall and F1, a row for each class."""
+    """Return precision, recall and F1, a row for each class."""
     lines = [
         [label, f"{score.precision:.3f}", f"{score.recall:.3f}", f"{score.f1:.3f}", f"{score.rows:,}"]
         for label, score in classes.items()

@@ -8,6 +8,7 @@ of 0 and 1 keeps all of its columns, also one that is never 1. A head that is tr
 """
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
@@ -37,7 +38,7 @@ def label_names(config: Config) -> list[str]:
     names: dict[str, int] = {}
     for number, name in sorted(config.id2label.items()):
         if not isinstance(name, str) or name in names:
-            problem = "twice" if isinstance(name, str) else f"as the name of {number}, which is no text,"
+            problem = "twice" if isinstance(name, str) else f"as the name of {number}, which is not a text,"
             raise ValueError(f"config.json has the label {brief(name)} {problem} in id2label; each needs its own name")
         names[name] = number
     return list(names)
@@ -59,6 +60,14 @@ def as_label(label: object, where: str) -> str | int:
     if isinstance(label, int | np.integer) or (isinstance(label, float | np.floating) and float(label).is_integer()):
         return int(label)
     raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer")
+
+
+def as_float(value: object) -> float:
+    """Return a number as a float; NaN for anything else, also for an integer that no float can hold."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # raises TypeError
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], axes: int) -> list[Any]:

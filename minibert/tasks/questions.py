@@ -41,7 +41,7 @@ class Gold(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its passage and the right answers, none where the passage has no answer.
+    """A question, its passage and the right answers, none if the passage has no answer.
 
     Raises ValueError for an answer that is not at its start in the passage, TypeError for anything but texts.
     """
@@ -131,7 +131,7 @@ def question_rows(path: str, settings: FileSettings) -> Iterator[Row]:
 
 
 def records(path: str | Path, settings: FileSettings) -> Iterator[Record]:
-    """The questions of a file, one after the other, with "question" and "context" where the file is as it should be.
+    """Yield the questions of a file; each has "question" and "context" if the file is as it should be.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything but objects.
     """
@@ -155,7 +155,7 @@ def records(path: str | Path, settings: FileSettings) -> Iterator[Record]:
 
 
 def squad_records(content: Any, name: str) -> Iterator[Record]:
-    """The questions of a JSON file: of passages, or a list of rows."""
+    """Yield the questions of a JSON file: of passages, or a list of rows."""
     place = name
     try:
         articles = content if isinstance(content, list) else content["data"]
@@ -185,7 +185,7 @@ def not_squad(place: str, problem: object, more: str = "") -> ValueError:
 
 
 def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold]:
-    """Return the right answers to a question. Raises KeyError, TypeError or ValueError where there are none."""
+    """Return the right answers to a question. Raises KeyError, TypeError or ValueError if there are none."""
     if fields.get("is_impossible") is True:  # its answers, if any, are plausible, not right
         return []
     given = answers_in(fields)

@@ -47,7 +47,7 @@ class Scorer:
     """A checkpoint with a trained masked-LM head, called with texts: `Scorer(name)(texts)`.
 
     model: a Hub name or a folder; or a loaded MaskedLM, which stays on its device, with its tokenizer. masked: False
-    masks nothing, and [CLS] and [SEP] count too: so BabyBERTa's authors score (experiments/grammar.py). precision,
+    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score (experiments/grammar.py). precision,
     batch_tokens, long: as in a Recipe, without "int8" and "windows". Raises ValueError for these and for a head that
     was never trained, TypeError for another model, and what load raises.
     """
@@ -74,7 +74,8 @@ class Scorer:
             raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
         if not loaded.head_is_trained:
             raise ValueError("the head 'masked-lm' was never trained, so its scores would mean nothing; train it first")
-        self.model, self.tokenizer = loaded, tokenizer
+        self.model = loaded
+        self.tokenizer = tokenizer
         self.quick = with_parts(loaded, QUICK)  # its task head
         self.engine = Engine(loaded.encoder, self.recipe.precision, keep_encoder=loaded is model)
 
@@ -108,12 +109,12 @@ class Scorer:
         return found.ids
 
     def places(self, ids: Sequence[int]) -> range:
-        """Where the tokens are that count."""
+        """Return the positions of the tokens that count."""
         return range(1, len(ids) - 1) if self.masked else range(len(ids))
 
     @torch.inference_mode()
     def log_probabilities(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """log p of each token of each row that counts, where it alone is masked; row after row."""
+        """Return log p of each token that counts, with only that token masked; row after row."""
         places = [(ids, at) for ids in rows for at in self.places(ids)]  # N
         mask = self.tokenizer.mask_id
         copies = [[*ids[:at], mask if self.masked else ids[at], *ids[at + 1 :]] for ids, at in places]
@@ -142,7 +143,7 @@ def score(
     texts: list, tuple, 1-D array, Series or generator. model: a checkpoint with a masked-LM head, by Hub name or
     folder, or a loaded MaskedLM with tokenizer=; None: as hub.find_masked_lm chooses. tokens: a Score for each text,
     with the scores of its tokens, in place of a number. how: device, precision, batch_tokens and long, as for Scorer.
-    Each token more lowers the score, so compare texts of about the same length. Raises what Scorer and its call raise.
+    Every token lowers the score, so compare texts of about the same length. Raises what Scorer and its call raise.
     """
     found = Scorer(find_masked_lm() if model is None else model, **how)(texts)
     return list(found) if tokens else [one.score for one in found]

@@ -6,9 +6,9 @@
 
     {"words": ["Ann", "left"], "tags": ["B-person", "O"]}     or a sentence in each row: .jsonl, .json, .parquet
 
-Of a line the word is the first column and the tag the last one, unless `columns` names others, or a header does: word
-or token, and ner or tag or label. A first column of numbers (CoNLL-U) is left out, as are lines of CoNLL-U that are no
-word, such as 1-2. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
+In a line the word is the first column and the tag the last, unless `columns` or a header names others: word or token,
+and ner or tag or label. A first column of numbers (CoNLL-U) is left out, as are lines of CoNLL-U that are not words,
+such as 1-2. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
 
 A line that begins with # is a comment, unless it has all columns and a tag that other words have too, or a prefix.
 """
@@ -31,7 +31,7 @@ DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 WORDS = ("word", "words", "token", "tokens", "form")  # usual names of columns, the likeliest first
 TAGS = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label", "entity", "pos_tags", "pos", "upos")
 SENTENCE = ("sentence #", "sentence_id", "sent_id", "sentence")
-NUMBER = re.compile(r"\d+([-.]\d+)?", re.ASCII)  # of a word in CoNLL-U; 1-2 and 1.1 are no words
+NUMBER = re.compile(r"\d+([-.]\d+)?", re.ASCII)  # of a word in CoNLL-U; 1-2 and 1.1 are not words
 CONLL_U = 10  # columns
 JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
 MOST_SPACES = 2  # in a word, on average: "New York" may be one
@@ -40,7 +40,7 @@ WRONG_TASK = "; texts with a label each are for the task classify, JSON for answ
 
 @dataclass(frozen=True)
 class Sentences:
-    """The words of sentences, tagged or not. Raises ValueError where words and tags differ in number."""
+    """The words of sentences, tagged or not. Raises ValueError if words and tags differ in number."""
 
     words: Sequence[Sequence[str]]
     tags: Sequence[Sequence[str]] | None = None
@@ -51,7 +51,9 @@ class Sentences:
     def __post_init__(self) -> None:
         pairs = enumerate(zip_longest(self.words, self.words if self.tags is None else self.tags, fillvalue=()))
         if wrong := [row for row, (words, tags) in pairs if len(words) != len(tags)]:
-            raise ValueError(f"row {wrong[0]} has not as many tags as words; each word needs one tag")
+            raise ValueError(
+                f"row {wrong[0]} has a different number of words and tags; every word needs exactly one tag"
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -65,7 +67,7 @@ class Sentences:
 
 
 def read_sentences(path: str | Path, how: TaggingSettings, tagged: bool = True) -> Sentences:
-    """Sentences of a file; .gz too, - is standard input.
+    """Return the sentences of a file; .gz too, - is standard input.
 
     tagged: False also reads words without tags, as O. Raises FileNotFoundError, and ValueError, with the line or row,
     for anything but words and tags.
@@ -92,7 +94,7 @@ def named(tag: str, names: Sequence[str], file: str) -> str:
 
 
 def untagged(words: Sequence[Sequence[str]]) -> Sentences:
-    """Sentences of these words to be tagged, with a text of each: the words and spaces between them."""
+    """Return sentences of these words, to be tagged; the text of each is its words with spaces between them."""
     places = list[list[tuple[int, int]]]()
     for row in words:
         ends = list(accumulate(len(word) + 1 for word in row))
@@ -118,7 +120,7 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
             )
         row, given = (record[one] for one in columns)
         if not isinstance(row, list) or not isinstance(given, list) or len(row) != len(given):
-            raise ValueError(f"{place} has not as many tags as words; each word needs one tag, both in a list")
+            raise ValueError(f"{place} needs a list of words, and a list of exactly one tag for every word")
         if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
@@ -187,7 +189,7 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     check_sentences(found, file.name)
     counts = (
         (len(comments), "lines that begin with # are comments, and are left out"),
-        (len(ranges), "lines have numbers such as 1-2 or 1.1, so they are no words, and are left out"),
+        (len(ranges), "lines have numbers such as 1-2 or 1.1, so they are not words, and are left out"),
     )
     notes = [f"{count:,} {text}" for count, text in counts if count]
     if not layout.chosen and (layout.word, layout.tag) != (0, width - 1):
@@ -197,7 +199,7 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
 
 
 def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
-    """The lines with their columns, none for a line that ends a sentence or a document."""
+    """Yield the lines with their columns, none for a line that ends a sentence or a document."""
     texts = (str(text) for _, text in file.records())
     split: Iterable[tuple[int, str, list[str]]]
     if in_csv:
@@ -233,7 +235,7 @@ def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSet
 
 
 def place_of(column: str | int, first: list[str], name: str) -> int:
-    """Return the place of a column, from 0. Raises ValueError where it is not there."""
+    """Return the place of a column, from 0. Raises ValueError if it is not there."""
     if isinstance(column, str):
         if first.count(column) == 1:
             return first.index(column)
@@ -246,7 +248,7 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
 
 
 def is_comment(row: Line, width: int, tag: int, tags: set[str]) -> bool:
-    """Return whether this is no word, but a comment: # text = Ann left."""
+    """Return whether this is a comment, such as # text = Ann left, and not a word."""
     if not row.text.startswith("#"):
         return False
     found = row.cells[tag] if len(row.cells) == width else ""
@@ -266,9 +268,9 @@ def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> 
 
 
 def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str) -> tuple[Layout, set[int]]:
-    """Choose the second column as the word where the first has numbers; with it the numbers of CoNLL-U's other lines.
+    """Return the layout, whose word is the second column if the first has numbers, and which lines are not words.
 
-    Raises ValueError for CoNLL-U, whose last column is no tag, if the columns were not chosen.
+    Raises ValueError for CoNLL-U, whose last column is not a tag, if the columns were not chosen.
     """
     ids = [found[0] if (found := NUMBER.fullmatch(row.cells[0])) else "" for row in rows]
     chosen = layout.header or layout.chosen
@@ -300,7 +302,8 @@ def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -
             f"{name} has the same word, such as {rows[0][0][:40]!r}, in all lines of a sentence; choose the columns of "
             "word and tag: --columns WORD,TAG (columns=)"
         )
-    (word, tag), others = rows[0], {tag for _, tag in rows[1:]} - {OUTSIDE}
+    word, tag = rows[0]
+    others = {tag for _, tag in rows[1:]} - {OUTSIDE}
     prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
     if others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]:
         raise ValueError(

@@ -16,7 +16,7 @@ that no word is lost. A word is labelled and read where its first token is farth
         3 4 5 6        (at equal distance the earlier window counts)
             5 6 7 8
 
-Of a word that is longer than a window, its first token is read with as many of the others as fit.
+A word that is longer than a window is read at its first token, with as many of its others as fit.
 
 The metric counts entities, as the CoNLL shared tasks do: an entity is found only if its type, first and last word are
 all right (entities.py).
@@ -49,7 +49,7 @@ from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE
 from minibert.utils.printing import progress_bar
 
-MOST_TAGS = 20  # of data with less than two words for each
+MOST_TAGS = 20  # of data with fewer than two words for each
 MOST_WORDS = 300  # of a sentence that is the only one
 JOINS = "-'’.,&/_"  # part of a word between two letters or digits; a comma only between digits
 
@@ -71,7 +71,7 @@ class Tagging(TaggingSettings, Task):
     main = "f1"
 
     def read(self, path: str | Path) -> Sentences:
-        """Sentences of a file, see sentences.read_sentences."""
+        """Return the sentences of a file, see sentences.read_sentences."""
         return read_sentences(path, self)
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
@@ -91,14 +91,14 @@ class Tagging(TaggingSettings, Task):
         return replace(self, pretokenized=True)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
-        """Untagged sentences, split into words; there are no pairs."""
+        """Return untagged sentences, split into words; there are no pairs."""
         texts = as_texts(texts)
         places = [list(word_places(text, self.pretokenized)) for text in texts]
         words = [[text[start:end] for start, end in row] for text, row in zip(texts, places, strict=True)]
         return Sentences(words, None, texts, places)
 
     def labels_of(self, data: Sentences) -> list[str]:
-        """Return the tags in order, see names.py. Raises ValueError for less than two, and for other data."""
+        """Return the tags in order, see names.py. Raises ValueError for fewer than two, and for other data."""
         words = sum(map(len, data.words))
         found = in_order(tag for tags in data.known_tags for tag in tags)
         if len(found) < 2:
@@ -131,12 +131,13 @@ class Tagging(TaggingSettings, Task):
         split = longest = tokens = unknown = 0
         encodings = tokenizer.encode_each(data.words, words=True)
         for row, text in enumerate(progress_bar(encodings, "encoding", len(data), unit="text")):
-            ids, (windows, places) = text.ids, as_windows(text.word_ids, max_length)
+            ids = text.ids
+            windows, places = as_windows(text.word_ids, max_length)
             back.append([places.get(word) for word in range(len(data.words[row]))])
             known = [IGNORED] * max_length * len(windows)  # the label of a word at its first token, -100 elsewhere
             for word, tag in enumerate(data.tags[row] if data.tags else ()):
-                number, at = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
-                if at is not None:
+                number = label_number(tag, numbers, f"row {row}, word {word},")
+                if (at := back[-1][word]) is not None:
                     known[at] = number
             for start, window in zip(range(0, len(known), max_length), windows, strict=True):
                 row_ids = tokenizer.template.row(ids[window.start : window.stop])
@@ -147,20 +148,10 @@ class Tagging(TaggingSettings, Task):
             tokens += len(ids)
             unknown += ids.count(tokenizer.unk_id)
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
-        words = sum(map(len, back))
-        lost = sum(row.count(None) for row in back)
-        counts = [
-            (lost, f"of {words:,} words have no token and count as {OUTSIDE}: they are invisible, such as U+200B"),
-            (
-                split,
-                f"of {len(data):,} sentences are longer than {max_length} tokens (the longest has {longest:,}) and are "
-                f"read in windows, {len(examples):,} rows in all",
-            ),
-        ]
         notes = [
             *data.notes,
             note_on(labels) if data.tags else "",
-            *(f"{count:,} {note}" for count, note in counts if count),
+            *encoding_notes(back, split, longest, len(examples), max_length),
         ]
         return Encoded(examples, notes=tuple(filter(None, notes)), back=back)
 
@@ -186,7 +177,7 @@ class Tagging(TaggingSettings, Task):
         return answers
 
     def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
-        """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
+        """Return precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
         predicted = [one["tags"] for one in answers]
         overall, types = score_entities(data.known_tags, predicted, labels)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
@@ -227,6 +218,23 @@ class Tagging(TaggingSettings, Task):
         return found
 
 
+def encoding_notes(
+    back: Sequence[Sequence[int | None]], split: int, longest: int, rows: int, max_length: int
+) -> list[str]:
+    """Return notes on words without a token, and on sentences that were split into windows."""
+    words = sum(map(len, back))
+    lost = sum(row.count(None) for row in back)
+    counts = [
+        (lost, f"of {words:,} words have no token and count as {OUTSIDE}: they are invisible, such as U+200B"),
+        (
+            split,
+            f"of {len(back):,} sentences are longer than {max_length} tokens (the longest has {longest:,}) and are "
+            f"read in windows, {rows:,} rows in all",
+        ),
+    ]
+    return [f"{count:,} {note}" for count, note in counts if count]
+
+
 def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], dict[int, int]]:
     """Return the windows of a sentence, and for each word with a token the position of its first one in their rows.
 
@@ -249,7 +257,7 @@ def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], d
 
 
 def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, int]]:
-    """The first character of each word, and the one after its last. pretokenized: words are split at spaces only."""
+    """Yield the first character of each word, and the one after its last. pretokenized: split only at spaces."""
     for chunk in re.finditer(r"\S+", text):
         start, end = chunk.span()
         for place in range(start, end):

@@ -24,6 +24,7 @@ from scipy.stats import rankdata
 from minibert.tables.formats import FileSettings
 from minibert.tables.reading import Column, Table
 from minibert.tasks.metrics import correlation
+from minibert.tasks.names import as_float
 from minibert.utils.printing import block, brief
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -171,7 +172,7 @@ def measure_file(
     """Measure vectors on a table: what="similarity", two texts and a score, or "retrieval", a query and its text.
 
     columns: the names or numbers of the columns, None for the usual ones. Raises what the two functions raise, and
-    ValueError, with the row, for a score that is no number.
+    ValueError, with the row, for a score that is not a number.
     """
     wanted = SCORED if what == "similarity" else SCORED[:2]
     chosen = [Column(one.role, name, one.usual) for one, name in zip(wanted, columns, strict=False)]
@@ -188,7 +189,6 @@ def measure_file(
 
 def as_number(cell: object, place: str) -> float:
     """Return a score. Raises ValueError, with its place, for anything but a number."""
-    try:
-        return float(cell)  # type: ignore[arg-type]  # raises TypeError
-    except (TypeError, ValueError):
-        raise ValueError(f"{place} has the score {brief(cell)}; it must be a number") from None
+    if np.isnan(number := as_float(cell)):
+        raise ValueError(f"{place} has the score {brief(cell)}; it must be a number")
+    return number

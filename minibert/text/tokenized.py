@@ -56,7 +56,7 @@ class SpecialTokenTemplate:
         return len(self.before) + len(self.after) + pairs * len(self.between)
 
     def row(self, a: Sequence[Any], b: Sequence[Any] | None = None, special: Callable[[int], Any] = int) -> list[Any]:
-        """Return the ids of a text or pair with special tokens; or other values per token, with special(id) for these."""
+        """Return the ids of a text or pair with special tokens; or other values per token, special(id) for these."""
         before, between, after = (list(map(special, ids)) for ids in (self.before, self.between, self.after))
         return [*before, *a, *after] if b is None else [*before, *a, *between, *b, *after]
 

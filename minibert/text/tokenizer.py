@@ -133,8 +133,8 @@ class Tokenizer(TransformersNames):
 
         padding: True or "longest", to the longest row, or "max_length".
         max_length: tokens per row with special tokens, at most the model's positions; the longer text of a pair is cut
-        first. truncation: "warn" or True cuts and warns once, "error" or False raises ValueError. missing: see as_texts.
-        Raises TypeError for other arguments of transformers, naming what is here in their place.
+        first. truncation: "warn" or True cuts and warns once, "error" or False raises ValueError.
+        missing: see as_texts. Raises TypeError for other arguments of transformers, naming what is here in their place.
         """
         refuse_unknown("a tokenizer", others, ("pairs", "padding", "max_length", "truncation", "missing"))
         if return_tensors != "pt":
@@ -262,7 +262,7 @@ class Tokenizer(TransformersNames):
         stats.warn(max_length, self._pieces[self.unk_id], 4, self.cuts_left)
 
     def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
-        """Return `max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""
+        """Return `max_length`, or the default for None. Raises ValueError if no token of text fits, or too many."""
         max_length = self.max_length if max_length is None else max_length
         minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
         check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)

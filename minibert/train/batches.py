@@ -14,13 +14,13 @@ sentences as fit:
 
 Devlin et al. 2018, appendix A.2, and the authors' script: a row is filled with sentences up to max_length, except for
 10 % of the rows, which are shorter, so that the model sees short texts too; half of all second texts come from another
-document; pairs that are too long lose tokens of the longer text, at its beginning or its end. Sentence order is that
-of ALBERT (Lan et al. 2019, section 3.1); its script pairs a single sentence with a text of another document, whose
+document; pairs that are too long lose tokens of the longer text, at its beginning or its end. Sentence order
+follows ALBERT (Lan et al. 2019, section 3.1); its script pairs a single sentence with a text of another document, whose
 label then tells the topic, not the order: here it is cut in two.
 
 Every window of the corpus is read once in a pass, in an order that the seed determines, and its rows are shuffled. A
 thread prepares the rows of the next window while the model computes. The number of rows of each window is written to a
-journal, so that a resumed run does not read the windows of earlier batches again. Of several ranks (distributed.py)
+journal, so that a resumed run does not read the windows of earlier batches again. With several ranks (distributed.py)
 each reads its own windows and gives its shard of each batch, so the batches depend on the number of ranks.
 """
 
@@ -81,7 +81,7 @@ class Batches:
         return -(-self.rows // self.batch_size)
 
     def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
-        """The batches of an epoch from number `first` on."""
+        """Yield the batches of an epoch from number `first` on."""
         shuffled = order(self.rows, self.seed, epoch)
         for start in range(first * self.batch_size, self.rows, self.batch_size):
             yield self.of_rows(shuffled[start : start + self.batch_size], epoch).shard(self.rank, self.ranks)
@@ -166,10 +166,9 @@ class SentenceOrder(Pairing):
             b = sentences[0][cut:]
         else:
             return None, after
-        swapped = random.random() < 0.5
-        return packing.pair(b, a, {self.label: 1}, random) if swapped else packing.pair(
-            a, b, {self.label: 0}, random
-        ), after
+        if random.random() < 0.5:
+            return packing.pair(b, a, {self.label: 1}, random), after
+        return packing.pair(a, b, {self.label: 0}, random), after
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ class Packing:
         return found
 
     def document_rows(self, documents: Sequence[Document], number: int, random: Random) -> Iterator[Example]:
-        """The rows of one of the documents."""
+        """Yield the rows of one of the documents."""
         document = documents[number]
         first = 0
         most = self.text_length
@@ -214,7 +213,7 @@ class Packing:
             first = after
 
     def pair(self, a: list[int], b: list[int], labels: Mapping[str, int], random: Random) -> Example:
-        """[CLS] a [SEP] b [SEP], cut to max_length."""
+        """Return the row [CLS] a [SEP] b [SEP], cut to max_length."""
         a, b = cut_pair(a, b, self.text_length, random)
         return Example(self.template.row(a, b), self.template.segments(len(a), len(b)), dict(labels))
 
@@ -261,7 +260,7 @@ class Stream:
         return range(self.rank, self.corpus.windows, self.ranks)
 
     def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
-        """The batches from number `first` on."""
+        """Yield the batches from number `first` on."""
         rows = self.rows(first * (self.batch_size // self.ranks))
         for number in range(first, self.batches_per_epoch):
             numbers = range(number * self.batch_size, (number + 1) * self.batch_size)[self.rank :: self.ranks]
@@ -269,12 +268,12 @@ class Stream:
             yield collate(batch, numbers, self.pad_id)
 
     def rows(self, first: int) -> Iterator[Example]:
-        """The rows from number `first` on, without end. Raises ValueError for a corpus that gives none."""
+        """Yield the rows from number `first` on, without end. Raises ValueError for a corpus that gives none."""
         counts = read_journal(self.journal) if self.journal is not None and self.journal.exists() else []
         window = before = 0
         while window < len(counts) and before + counts[window] <= first:
-            before = before + counts[window]
-            window = window + 1
+            before += counts[window]
+            window += 1
         for number, rows in enumerate(map_ahead(self.window_rows, itertools.count(window)), start=window):
             if number == len(counts):
                 counts.append(len(rows))

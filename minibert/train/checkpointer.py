@@ -8,8 +8,8 @@
 
 Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
 uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json is by
-minibert and the file has one of these names. Of several ranks (distributed.py) the main process writes and all read, so
-the nodes must share the file system.
+minibert and the file has one of these names. With several ranks (distributed.py) the main process writes and all read,
+so the nodes must share the file system.
 """
 
 import json
@@ -42,7 +42,7 @@ STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
 OLD_CONFIG = {"processes", "tokenizer"}  # run_config.json has "minibert"; that of earlier versions only had these
-SAVE_MINUTES = 5.0  # between two states, where no number of steps is given
+SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
 
@@ -50,7 +50,7 @@ class Checkpointer:
     """The folder of a run, inside `with`: resume, then save as often as needed.
 
     config: everything that determines the result, as JSON. restart: delete earlier progress. Raises RuntimeError while
-    another run uses the folder, ValueError where it holds files of something else, or a state of a run with another
+    another run uses the folder, ValueError if it holds files of something else, or a state of a run with another
     config: the error names the differences. A run that fails before its first state leaves nothing.
     """
 
@@ -61,7 +61,10 @@ class Checkpointer:
         restart: bool = False,
         context: DistributedContext = SINGLE_PROCESS,
     ) -> None:
-        self.folder, self.config, self.restart, self.context = folder, config, restart, context
+        self.folder = folder
+        self.config = config
+        self.restart = restart
+        self.context = context
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint")
         self.saved = time.monotonic()
         self.writing: Future[Any] = self.writer.submit(int)  # nothing
@@ -72,7 +75,7 @@ class Checkpointer:
         return self
 
     def open(self) -> None:
-        """Lock the folder, and compare or write its config. Raises ValueError, and touches nothing, if it is no run."""
+        """Lock the folder, and compare or write its config. Raises ValueError, changing nothing, if it is not a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = self.folder / LOCK
         config = config_of(self.folder)
@@ -126,7 +129,7 @@ class Checkpointer:
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
-        """Restore model, optimizer and random state from the last state; a new Progress where there is none.
+        """Restore model, optimizer and random state from the last state, and return its progress, new if there is none.
 
         Raises ValueError if the best weights are lost: training again is the only way to get them back.
         """
@@ -222,8 +225,7 @@ class Checkpointer:
         self.context.on_main(start if in_thread else write)
 
     def due(self, step: int, every: int | None) -> bool:
-        """Whether a state should be saved after this step: every so many steps, None: every SAVE_MINUTES; every rank
-        must call this."""
+        """Return whether to save now: every so many steps; None: every SAVE_MINUTES. Every rank must call this."""
         if every is not None:
             return step % every == 0
         late = self.context.is_main and time.monotonic() - self.saved > 60 * SAVE_MINUTES
@@ -301,7 +303,8 @@ class History:
                 file.write(line)
             sync(path)
         self.counts = {name: len(values) for name, values in lists.items()}
-        self.size, self.crc = self.size + len(line), zlib.crc32(line, self.crc)
+        self.size += len(line)
+        self.crc = zlib.crc32(line, self.crc)
         kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best")}
         return kept | {"history": (self.size, self.crc)}
 
@@ -371,7 +374,7 @@ def run_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def reported(folder: Path) -> Iterator[None]:
-    """A KeyboardInterrupt inside says how many steps of the run in this folder are kept."""
+    """Make a KeyboardInterrupt within the block say how many steps of the run in this folder are kept."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -1,4 +1,4 @@
-"""A corpus for pretraining: one sentence a line, an empty line between documents; read in windows of the file.
+"""A corpus for pretraining: one sentence per line, an empty line between documents; read in windows of the file.
 
     file -> windows of a few megabytes -> documents -> sentences as token ids
 
@@ -20,11 +20,13 @@ from minibert.utils.files import regular, user_path
 
 WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, but a file without line ends is
-HELD_OUT, MOST_HELD_OUT = 0.1, 2**17  # of the bytes, and at most so many, where no held-out file is given
-PIECES, PIECE = 64, 2**16  # the fingerprint reads so many pieces of the file, bytes each
+HELD_OUT = 0.1  # of the bytes, if no held-out file is given
+MOST_HELD_OUT = 2**17  # bytes
+PIECES = 64  # of the file, which the fingerprint reads
+PIECE = 2**16  # bytes
 NOT_TEXT = re.compile("[\0\udc80-\udcff]")  # a zero byte, or one that is not UTF-8
 ENDS = re.compile(r"(?<=[.?!])\s+")  # of sentences in a paragraph
-FORMAT = "a corpus has one sentence a line and an empty line between documents"
+FORMAT = "a corpus has one sentence per line and an empty line between documents"
 
 Document = list[list[int]]  # sentences, each as token ids without special tokens
 
@@ -61,7 +63,7 @@ class CorpusFile:
         return -(-(self.end - self.start) // self.window)
 
     def for_ranks(self, ranks: int) -> CorpusFile:
-        """With windows of such a size that each of several ranks (distributed.py) has the same number of them."""
+        """Return the file with windows of a size that gives each rank (distributed.py) the same number of them."""
         size = self.end - self.start
         each = -(-size // (self.window * ranks))
         return self if ranks == 1 else replace(self, window=-(-size // (each * ranks)))
@@ -72,7 +74,7 @@ class CorpusFile:
         return replace(self, end=cut), replace(self, start=cut)
 
     def lines(self, number: int) -> Iterator[str]:
-        """The lines that begin in a window. Raises ValueError, naming the byte, for a file that is not text."""
+        """Yield the lines that begin in a window. Raises ValueError, naming the byte, for a file that is not text."""
         first = self.start + number * self.window
         with self.path.open("rb") as file:
             if first:

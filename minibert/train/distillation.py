@@ -124,7 +124,7 @@ def check_teacher(folder: Path, head: str) -> Config:
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
     """Return a student with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
 
-    It is a DistilBERT, or of a ModernBERT a smaller one whose layers keep their windows. Any other task head is fresh.
+    It is a DistilBERT, or for a ModernBERT a smaller one whose layers keep their windows. Any other task head is fresh.
     In eval mode, on the CPU. Raises ValueError unless the first layer of a ModernBERT, which has no norm, stays first.
     """
     config = student_config(teacher.config, take)
@@ -180,7 +180,8 @@ class Distillation(MaskedLanguageModel):
 
     def __init__(self, teacher: Head, settings: DistillSettings) -> None:
         super().__init__(settings.step)
-        self.teacher, self.settings = teacher, settings
+        self.teacher = teacher
+        self.settings = settings
         self.best: float | None = None  # the accuracy of the teacher on the rows of `score`
         self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
 
@@ -227,7 +228,7 @@ class Distillation(MaskedLanguageModel):
         return cast(Tensor, out.last_hidden_state[mask != 0])  # (B,S,D) -> (T,D)
 
     def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
-        """With the accuracy of the teacher, and which fraction of it the student has."""
+        """Return the scores with the teacher's accuracy, and the fraction of it that the student has."""
         found = super().score(model, rows, precision)
         if self.best is None:  # it is computed once
             self.best = super().score(self.teacher, rows, precision)["masked_accuracy"]
@@ -235,7 +236,7 @@ class Distillation(MaskedLanguageModel):
         return found | {"teacher_masked_accuracy": self.best, "kept": kept}
 
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Distillation and masked LM of tokens by their last states (N,D), (N,D) and labels (N), summed: (), ()."""
+        """Return both losses of tokens, summed, by last states (N,D), (N,D) and labels (N): distillation, masked LM."""
         logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
         with torch.no_grad():
             target = cast(TokenPrediction, self.teacher).predict_tokens(EncoderOutput(theirs))  # (N,D) -> (N,V)
@@ -255,7 +256,7 @@ class DistillRun(PretrainRun):
         teacher = hub.locate(settings.init).folder
         depth = check_teacher(teacher, "masked-lm").num_hidden_layers
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:
-            raise ValueError(f"the tokenizer {settings.tokenizer} has not the teacher's vocabulary; leave it out")
+            raise ValueError(f"the tokenizer {settings.tokenizer} does not have the teacher's vocabulary; leave it out")
         return super().of(corpus, replace(settings, take=layers_taken(depth, settings.layers, settings.take)))
 
     @classmethod
@@ -288,7 +289,7 @@ class DistillClassifierRun(FinetuneRun):
         """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
         task = task.resolve(data)
         if settings.class_weight is not None or task.problem_type != "single_label_classification":
-            raise ValueError("a student of a classifier learns one label a text, and has no class_weight")
+            raise ValueError("a student of a classifier learns one label per text, and has no class_weight")
         folder = hub.locate(settings.model).folder
         config = check_teacher(folder, task.head)
         known, reason = labels_of_head(folder, task, task.labels_of(data))
@@ -299,7 +300,7 @@ class DistillClassifierRun(FinetuneRun):
 
     @cached_property
     def teacher(self) -> Head:
-        """On the device of training."""
+        """The teacher, on the device of training."""
         return load_teacher(self.source.folder, self.task.head).to(choose_device(self.settings.device))
 
     @cached_property
@@ -359,7 +360,7 @@ def distill(
 ) -> Head:
     """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
 
-    task: "language", with a text file (one sentence a line, an empty line between documents) and a masked LM as the
+    task: "language", with a text file (one sentence per line, an empty line between documents) and a masked LM as the
     teacher; or "classify", or a Classification with settings of its own, with a table of texts and labels, or the
     result of Classification.from_labels, and a teacher that was fine-tuned on these labels. dev: the same, for
     evaluation. settings: layers, take, temperature, weights, steps, batch_size, ... (settings.DistillSettings,

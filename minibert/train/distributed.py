@@ -70,7 +70,7 @@ class DistributedContext:
     # A step
 
     def forward(self, model: nn.Module, function: Callable[..., Result], *args: Any) -> Result:
-        """function(model, ...), called by the wrapped model, whose hooks sum the gradients."""
+        """Return function(model, ...), called by the wrapped model, whose hooks sum the gradients."""
         return function(model, *args) if self.size == 1 else cast(Result, self.module(function, *args))
 
     @contextmanager
@@ -104,7 +104,7 @@ class DistributedContext:
         return values
 
     def on_main(self, function: Callable[[], Result]) -> Result:
-        """Return the result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
+        """Return the result of the main process, sent to all ranks; if it fails, the other ranks exit silently."""
         if self.size == 1:
             return function()
         result: list[Any] = [None, False]
@@ -120,8 +120,10 @@ class DistributedContext:
     # Checkpoints
 
     def random_states(self, device: torch.device) -> dict[str, Tensor]:
-        """The states of torch's generators of the CPU and of the model's device, by name; those of another rank than
-        the main process have its number appended."""
+        """Return the states of torch's generators of the CPU and of the model's device, by name.
+
+        Those of another rank than the main process have its number appended.
+        """
         own = random_states(device)
         return {
             f"{name} {rank}" if rank else name: state
@@ -130,7 +132,7 @@ class DistributedContext:
         }
 
     def set_random_states(self, states: dict[str, Tensor], device: torch.device) -> None:
-        """Restore this rank's part of random_states. Raises KeyError where it is missing."""
+        """Restore this rank's part of random_states. Raises KeyError if it is missing."""
         suffix = "" if self.is_main else f" {self.rank}"
         set_random_states({name: states[name + suffix] for name in random_states(device)}, device)
 

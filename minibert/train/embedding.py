@@ -1,7 +1,7 @@
 """Training sentence vectors: a loss that compares all texts of a step, and the run that uses it.
 
-The loss of a step is no sum over its batches: a text is compared with those of all batches and ranks. So, as GradCache
-(Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"):
+The loss of a step is not a sum over its batches: a text is compared with those of all batches and ranks. So, as in
+GradCache (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"):
 
     1. all batches without gradients   -> the vectors of all texts of the step, exchanged between the ranks
     2. each batch again, with gradients, the vectors of the others constant -> loss -> its share of the gradient

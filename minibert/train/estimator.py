@@ -98,7 +98,7 @@ def log_notes(run: FinetuneRun) -> None:
 
 
 def as_target(y: Any) -> tuple[Any, bool]:
-    """Return labels as a column or a matrix, and whether they are a matrix: several labels a text, (N, K), K > 1.
+    """Return labels as a column or a matrix, and whether they are a matrix: several labels per text, (N, K), K > 1.
 
     Raises ValueError for lists of different lengths, and for a matrix of anything but numbers.
     """
@@ -107,7 +107,7 @@ def as_target(y: Any) -> tuple[Any, bool]:
         axes = np.ndim(y)
     except ValueError:
         raise ValueError(
-            "y has lists of different lengths; several labels a text are a matrix of 0 and 1 (MultiLabelBinarizer of "
+            "y has lists of different lengths; several labels per text are a matrix of 0 and 1 (MultiLabelBinarizer of "
             "scikit-learn makes one)"
         ) from None
     if axes == 2 and np.shape(y)[1] > 1:
@@ -123,7 +123,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     for each label. missing: "error", or "empty", which treats None and NaN as empty texts. The other parameters are
     those of FinetuneSettings. The same seed gives the same model. A pickle holds the trained weights.
 
-    After fit: classes_ (as np.unique has them; of a matrix the numbers of its columns), model_ (with its task head),
+    After fit: classes_ (as np.unique has them; for a matrix the numbers of its columns), model_ (with its task head),
     tokenizer_, loss_curve_ (a value for each step), notes_ (texts that were truncated, a head that was replaced).
     """
 
@@ -178,7 +178,8 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trained = run.train(Path(folder))
         self.model_ = trained.model.to("cpu")
         self.tokenizer_ = run.tokenizer
-        self.loss_curve_, self.notes_ = trained.figures["curve"], trained.figures["notes"]
+        self.loss_curve_ = trained.figures["curve"]
+        self.notes_ = trained.figures["notes"]
         self.classes_ = np.arange(len(run.labels)) if several else np.unique(np.asarray(y))
         return self
 
@@ -193,7 +194,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
     def predict(self, X: object) -> NDArray[Any]:
-        """Return the likeliest class of each text, (N,); of a matrix 1 where a probability exceeds 0.5, (N, K)."""
+        """Return the likeliest class of each text, (N,); for a matrix, 1 where a probability exceeds 0.5, (N, K)."""
         probabilities = self.predict_proba(X)
         if self.model_.config.problem_type == MultiLabel.problem_type:
             return (probabilities > 0.5).astype(np.int64)

@@ -108,7 +108,7 @@ class FinetuneRun(Run):
 
     @property
     def config(self) -> dict[str, Any]:
-        """With the task, and hashes of data and starting weights."""
+        """The config with the task, and hashes of data and starting weights."""
         return super().config | {
             "task": self.task.name,
             "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
@@ -120,7 +120,7 @@ class FinetuneRun(Run):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What TrainedFolder reads, and notes on the data."""
+        """What a Reader needs, and notes on the data."""
         notes = [*map(str, self.cuts), *self.notes]
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
 
@@ -172,8 +172,9 @@ class FinetuneRun(Run):
         return HeadLoss(output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
 
     def predict(self, model: Head, states: States | None = None) -> list[Any]:
-        """Return the predictions for dev; states: of its encoder, where that is frozen."""
-        task, encoded = self.task, self.held_out
+        """Return the predictions for dev; states: of its encoder, if that is frozen."""
+        task = self.task
+        encoded = self.held_out
         assert encoded is not None
         if states:
             logits = states.logits(model)
@@ -187,7 +188,7 @@ class FinetuneRun(Run):
 
 
 def as_data(task: Task, data: Any, labels: Iterable[object] | None = None, pairs: Sequence[str] | None = None) -> Any:
-    """Data of the task: read from a file, made of the columns of a table or of texts and labels, or as it is.
+    """Return the task's data: read from a file, made of the columns of a table or of texts and labels, or as it is.
 
     Raises TypeError or ValueError, with the row or the names of the columns, for what is not such data.
     """

@@ -14,7 +14,7 @@ NOTICE = b"minibert: stopping after this step; a second signal stops at once\n"
 
 @contextmanager
 def delayed_signals() -> Iterator[list[int]]:
-    """Inside, the first SIGINT or SIGTERM is appended to a list; at the end it has its usual effect.
+    """Delay the first SIGINT or SIGTERM to the end of the block; its number is appended to the list that is yielded.
 
     A second one of the same kind has its usual effect at once. Ignored signals stay ignored. In other threads than the
     main one, where Python handles no signals, nothing changes.

@@ -10,7 +10,7 @@ of seed, epoch and step; dropout draws from torch's generator, whose state is sa
 same seed gives the same bits, and a run that was killed and resumed gives those of an uninterrupted run. A GPU adds up
 gradients in an order of its own, so that two runs with the same seed differ in rounding, whether resumed or not.
 Several processes take the same step together, each with its rows of every batch (distributed.py).
-The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
+The recipe is BERT's (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Loss(ABC):
     """
 
     def of_step(self, model: Any, parts: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Loss:
-        """Return the loss for these batches of one step, of this rank; another one if it is no sum over the batches."""
+        """Return the loss for these batches of one step, of this rank; another one if it is not a sum over batches."""
         return self
 
     @abstractmethod
@@ -190,7 +190,7 @@ class WeightedLoss(Loss):
 
 
 def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone; every trained parameter is in one group, a tied one once."""
+    """Return AdamW with weight decay only on matrices; every trained parameter is in one group, a tied one once."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
@@ -209,7 +209,7 @@ def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
 
 
 def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
-    """Warn where the only step is the first of the warmup, at a rate of 0; transformers' schedule has it too."""
+    """Warn if the only step is the first of the warmup, at a rate of 0; transformers' schedule has it too."""
     if not learning_rate_at(steps - 1, steps, settings):
         warnings.warn(
             f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: nothing is learned; "
@@ -331,19 +331,19 @@ def train(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Of all groups of parameters."""
+    """Set the learning rate of all groups of parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def show_loss(bar: Any, loss: float, tokens: int) -> None:
-    """The loss of the last step and the tokens per second, beside the progress bar."""
+    """Show the loss of the last step and the tokens per second beside the progress bar."""
     speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
     bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
 
 
 def set_train_mode(model: nn.Module) -> None:
-    """Training mode, except for modules whose parameters are all frozen: these have no dropout."""
+    """Set training mode, except for modules whose parameters are all frozen: these have no dropout."""
     model.train()
     for module in model.modules():
         parameters = list(module.parameters())

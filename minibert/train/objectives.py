@@ -62,8 +62,11 @@ class MaskedLanguageModel(Loss):
         return {"": model}
 
     def predict(self, model: Head, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """Logits and labels by the name of the loss: of masked tokens, (1, N, V) and (1, N), or of all in the readable
-        step, (B, S, V) and (B, S); of pairs (B, 2) and (B)."""
+        """Return logits and labels by the name of the loss.
+
+        Of masked tokens they are (1, N, V) and (1, N), or of all tokens in the readable step (B, S, V) and (B, S); of
+        pairs (B, 2) and (B).
+        """
         if step == "packed":
             encoded, labels = packed_states(model, batch)
             out: Any = model.read(encoded)
@@ -87,7 +90,7 @@ class MaskedLanguageModel(Loss):
         return {name: token_cross_entropy(*prediction) for name, prediction in predictions.items()}
 
     def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
-        """Mean loss and accuracy of masked tokens, their perplexity, and the same of pairs or replaced tokens."""
+        """Return loss, accuracy and perplexity of masked tokens, and loss and accuracy of pairs or replaced tokens."""
         sums: dict[str, Tensor] = {}
         with inference(model), unchecked(), autocast(next(model.parameters()).device, precision):
             for batch in batches_by_length(model, rows):
@@ -147,7 +150,7 @@ class ReplacedTokens(MaskedLanguageModel):
     masking: Mapping[str, Any] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
-        """Both models, of random weights."""
+        """Return both models, with random weights."""
         return Electra(config)
 
     def finished(self, model: Electra) -> dict[str, Head]:
@@ -156,8 +159,11 @@ class ReplacedTokens(MaskedLanguageModel):
         return {"": model.discriminator, "generator": model.generator}
 
     def predict(self, model: Any, batch: ExampleBatch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """Logits and labels of chosen tokens, (N,V) and (N), and of detection, (T,2) and (T), whose softmax over (0, x)
-        is the sigmoid of x. The generator's likeliest tokens are filled in, so that the score is deterministic."""
+        """Return logits and labels of chosen tokens, (N,V) and (N), and of detection, (T,2) and (T).
+
+        The softmax over (0, x) is the sigmoid of x. The generator's likeliest tokens are filled in, so that the score
+        is deterministic.
+        """
         logits, labels = self.generate(model, batch)
         found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
         return {"masked-lm": (logits, labels), "replaced-token-detection": (F.pad(found[:, None], (1, 0)), replaced)}

@@ -37,7 +37,8 @@ HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
 MOST_UNKNOWN = 0.5  # of the tokens: beyond that nothing can be learned
 MANY_REPEATED, MANY_SINGLE = 0.2, 0.5  # fractions that are worth a note
-LEAST_RANDOM, ENOUGH = 0.3, 20  # the fraction of pairs that should be random, and how many pairs it takes to judge
+LEAST_RANDOM = 0.3  # the fraction of pairs that should be random
+ENOUGH = 20  # pairs, to judge that
 ALWAYS_MASK = {"masked": 1.0, "replaced": 0.0}
 PRIOR = 50.0  # K of the bigram baseline
 
@@ -55,7 +56,7 @@ class PretrainRun(Run):
     masking: Masking
     phrases: list[str]
     stats: dict[str, float]
-    baselines: dict[str, float]  # nats a masked token, without a model
+    baselines: dict[str, float]  # nats per masked token, without a model
     held_out: list[Example]  # masked once
 
     @classmethod
@@ -128,7 +129,7 @@ class PretrainRun(Run):
 
     @property
     def config(self) -> dict[str, Any]:
-        """With the config of the model, and hashes of corpus and starting weights."""
+        """The config with the model's, and hashes of corpus and starting weights."""
         return super().config | {
             "config": self.model_config.to_dict(),
             "phrases": self.phrases,
@@ -181,7 +182,7 @@ class PretrainRun(Run):
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
-    """Return the config of the model. Raises ValueError where it does not fit the tokenizer or max_length."""
+    """Return the config of the model. Raises ValueError if it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
     if source is None:
         given = {"model_type": "bert", "vocab_size": size} | read_json(user_path(str(settings.config)))
@@ -239,7 +240,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
 
 
 def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequence[Example]) -> dict[str, float]:
-    """Nats a masked token without a model, by counts of the documents: the mean of -log p over the masked tokens.
+    """Return nats per masked token without a model: the mean of -log p, by counts of the documents.
 
         unigram    p(w)          = (count(w) + 1) / (all + V)
         bigram     p(w | before) = (count(before, w) + K p(w)) / (count(before) + K)
@@ -276,9 +277,9 @@ def pretrain(
 ) -> Head:
     """Learn a language from a text file and return the model, in eval mode; `out` is an ordinary checkpoint.
 
-    corpus: one sentence a line, an empty line between documents. config: a config.json for a new model, or init: a
-    checkpoint to continue from. settings: objective, steps, max_length, batch_size, ... (settings.PretrainSettings). Of
-    ELECTRA the discriminator is returned; its generator is in out/generator. The same call resumes a killed run.
+    corpus: one sentence per line, an empty line between documents. config: a config.json for a new model, or init: a
+    checkpoint to continue from. settings: objective, steps, max_length, batch_size, ... (settings.PretrainSettings).
+    For ELECTRA the discriminator is returned; its generator is in out/generator. The same call resumes a killed run.
     overwrite: replace an earlier result of minibert in `out`.
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.

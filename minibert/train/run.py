@@ -81,7 +81,7 @@ class Goal:
 
 
 def resolve_precision(settings: Settings, **more: Any) -> Settings:
-    """Return the settings with the precision that the hardware has; warns where a GPU falls back to float32."""
+    """Return the settings with the precision that the hardware has; warns if a GPU falls back to float32."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.precision, torch.device(device))
     if dtype == torch.float16:
@@ -143,7 +143,7 @@ class Run(ABC):
 
     @abstractmethod
     def batches(self, folder: Path) -> Batches | Stream:
-        """This rank's batches; `folder` is that of the run."""
+        """Return this rank's batches; folder: the run's."""
 
     @abstractmethod
     def goal(self, model: Any) -> Goal:
@@ -262,7 +262,7 @@ class Run(ABC):
 
 
 def thinned(curve: list[float]) -> list[float]:
-    """Return the loss of each step; of a very long run, the means of 2, 3, ... consecutive steps."""
+    """Return the loss of each step; for a very long run, the means of 2, 3, ... consecutive steps."""
     steps = -(-len(curve) // MOST_VALUES)
     return curve if steps <= 1 else [statistics.fmean(curve[at : at + steps]) for at in range(0, len(curve), steps)]
 

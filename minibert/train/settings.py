@@ -17,7 +17,7 @@ MILLION = 1_000_000  # more epochs, rows or weight of a loss must be a mistake
 
 
 def floats(text: str) -> tuple[float, ...]:
-    """ "5,2.5" as (5.0, 2.5)."""
+    """Parse "5,2.5" as (5.0, 2.5)."""
     return tuple(float(number) for number in text.split(","))
 
 
@@ -88,7 +88,7 @@ class PretrainSettings(TrainSettings):
     whole_words: bool = setting(False, "mask all tokens of a word together")
     always_mask: bool = setting(False, "each chosen token becomes [MASK]; none is replaced or left as it is")
     rows: str = setting("full", "{choices}: rows of as many sentences as fit, or of one each", choices=ROWS)
-    phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
+    phrases: str | None = setting(None, "file of phrases, one per line, each masked as a whole (ERNIE)", metavar="FILE")
     paragraphs: bool = setting(False, "each line is a paragraph, which is split into sentences")
 
 

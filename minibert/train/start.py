@@ -15,9 +15,9 @@ from minibert.tasks.names import in_order_of
 
 
 def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[str] | None, str]:
-    """Return the labels in the order of the checkpoint's head for the task; None where the task needs a new head.
+    """Return the labels in the order of the checkpoint's head for the task; None if the task needs a new head.
 
-    With it comes the reason, where a trained head does not fit: it has other labels, or another type of label.
+    With it comes the reason, if a trained head does not fit: it has other labels, or another type of label.
     """
     config = Config.from_file(folder / "config.json")
     if not has_head(folder, task.head) or (labels and head_of(folder) not in (None, task.head)):
@@ -49,7 +49,8 @@ def freeze(model: Head, part: str) -> Head:
 
     Returns the model. Raises ValueError for anything else.
     """
-    encoder, count = model.encoder, len(model.encoder.layers)
+    encoder = model.encoder
+    count = len(encoder.layers)
     parts: dict[str, list[nn.Module]] = {"none": [], "embeddings": [encoder.embeddings], "encoder": [encoder]}
     parts |= {str(number): [encoder.embeddings, *list(encoder.layers)[:number]] for number in range(count + 1)}
     if part not in parts:

@@ -6,11 +6,11 @@
     then frequent pairs       b ##o -> bo, o ##l -> ol, t ##h -> th, ##a ##t -> ##at: twice each
     up to the size            bo ##at -> boat, ol ##d -> old, th ##e -> the, ...
 
-A ## marks a piece inside a word. Of pairs with the same count the one with the smaller ids is joined first. So does the
-`tokenizers` library (0.23, WordPieceTrainer), and this is how today's vocabularies are made: byte-pair encoding
-(Sennrich et al. 2016, section 3.2) with another notation of pieces. BERT's own was made by a program that was not
-released, which compared the count of a pair with those of its parts (Schuster and Nakajima 2012). Here is the procedure
-by hand, for reading, and by the library, for work; both give the same pieces.
+A ## marks a piece inside a word. Of pairs with the same count the one with the smaller ids is joined first. The
+`tokenizers` library does the same (0.23, WordPieceTrainer); this is how today's vocabularies are made: byte-pair
+encoding (Sennrich et al. 2016, section 3.2) with another notation of pieces. BERT's own was made by a program that was
+not released, which compared the count of a pair with the counts of its parts (Schuster and Nakajima 2012). Here is the
+procedure by hand, for reading, and by the library, for work; both give the same pieces.
 """
 
 import json
@@ -83,7 +83,7 @@ def learn_vocabulary(
 
     paths: plain text, or any file that tables/reading.py reads, each also as .gz. lowercase: without case, as in
     "uncased". strip_accents: also without accents and vowel signs; None: if lowercase, as in BERT. Hindi, Thai,
-    Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; where too few pairs
+    Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; if too few pairs
     have it, the vocabulary stays smaller. reading: format, delimiter, encoding and missing of the files, see
     tables.formats.FileSettings.
     Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
@@ -113,7 +113,7 @@ def learn_vocabulary(
 
 
 def check_words(words: Mapping[str, int], counted: Counter[str], size: int, source: str) -> None:
-    """Raise ValueError, naming the source, where no word is short enough to learn from, or size is too small."""
+    """Raise ValueError, naming the source, if no word is short enough to learn from, or size is too small."""
     if not counted:
         raise ValueError(f"{source}: no word to learn from; a corpus is text, line by line")
     if not words:
@@ -190,7 +190,7 @@ def letters(words: Mapping[str, int]) -> list[str]:
 def learn_by_hand(
     words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
 ) -> list[str]:
-    """Tokens in the order in which they are learned: special tokens, letters, then joined pairs."""
+    """Return tokens in the order in which they are learned: special tokens, letters, then joined pairs."""
     tokens = [*SPECIAL_TOKENS, *letters(words)]
     ids = {token: id for id, token in enumerate(tokens)}
     counts = list(words.values())
@@ -265,7 +265,7 @@ def learn_by_library(
 
 
 def repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Texts that have each word as often as the corpus: the library counts words itself."""
+    """Yield texts that have each word as often as the corpus: the library counts words itself."""
     for word, count in words.items():
         at_once = max(1, CHARACTERS // (len(word) + 1))
         for done in range(0, count, at_once):

@@ -1,9 +1,9 @@
 """Which products of an encoder tolerate int8, and how their inputs are quantized: measured once for a checkpoint.
 
 A few texts run through the encoder in float32. For each product several quantizations of its input are tried. The one
-whose result is nearest to the exact one is taken; if even that is too far off, the product stays in floating point. At
+whose result is nearest to the exact one is used; if even that is too far off, the product stays in floating point. At
 the end the mean states of the shortest texts are compared: over a few tokens rounding errors hardly average out, and
-where they change the direction of a mean, such texts are computed in bfloat16. The result is cached in the user's cache
+if they change the direction of a mean, such texts are computed in bfloat16. The result is cached in the user's cache
 folder under the SHA-256 of weights and texts.
 
 T tokens of all texts in a packed batch.
@@ -36,7 +36,7 @@ VERSION = 3  # of the measurement: files of another version are not found
 MAX_ERROR = 0.02  # of a product's result, relative to its norm; bench/README.md has the measurements
 SHORT = 16  # tokens: texts up to here are computed in bfloat16 if int8 changes the means of short texts
 MIN_COSINE = 0.999  # between the means of short texts in int8 and in float32
-FIRST_TOKENS = 3  # of a sample, [CLS] included, that with its last token make a short text
+FIRST_TOKENS = 3  # of a sample, [CLS] included; with its last token they make a short text
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def embed(
     tokenizer: Tokenizer | None = None,
     **settings: Any,
 ) -> Matrix:
-    """Return the vectors of texts, (N, width) float32, in the order of the texts; of one str one vector, (width,).
+    """Return the vectors of texts, (N, width) float32, in the order of the texts; for one str, one vector, (width,).
 
     texts: list, tuple, 1-D array, Series or generator. pairs: the second text of each, in the same form; both are one
     row, [CLS] text [SEP] second [SEP], and the longer one is cut first. model: a Hub name, a folder, what
@@ -91,7 +91,7 @@ class Embedder(Habits):
     all embedders of the process. An Encoder is used with the weights that it has then: after further training, make a
     new Embedder.
     stats: counts of the last call: how many texts were cut, or read in how many windows.
-    A pickle holds the model's name and hashes, no weights; where the name has other weights or another tokenizer, the
+    A pickle holds the model's name and hashes, no weights; if the name has other weights or another tokenizer, the
     unpickled Embedder refuses them.
     """
 

@@ -145,7 +145,7 @@ class Engine:
 
         ids: [CLS] to [SEP] of one text or pair each, without padding. second: where in each row the second text of a
         pair begins, which has segment 1 to the end of the row; None: no row is a pair. places: the token of each row
-        that pooling "cls" reads in place of the first. Of the recipe only pooling, layers, combine and batch_tokens are
+        that pooling "cls" reads in place of the first. Only the recipe's pooling, layers, combine and batch_tokens are
         used; a batch has fewer tokens on a CPU, and half as many after a GPU ran out of memory.
         Raises ValueError for a recipe or ids that do not fit the checkpoint, RuntimeError in a process forked from one
         that has computed.
@@ -173,7 +173,7 @@ class Engine:
         recipe: Recipe,
         layers: Sequence[int],
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
+        """Yield row numbers and their vectors on the device, the longest first, so that memory peaks at once."""
         pooling = POOLINGS[recipe.pooling]
         on_cpu = self.device.type == "cpu"
         tokens = recipe.batch_tokens or batch_tokens_on(self.device)

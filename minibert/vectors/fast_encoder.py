@@ -20,7 +20,7 @@ from minibert.kernels.int8 import Int8Linear, Quantization
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
 from minibert.kernels.parts import OneProduct, Products, with_parts
 
-INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is between its products stays in the caches
+INT8_TOKENS = 512  # at once through an int8 feed-forward: the values between its products stay in the caches
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Kernels:
         return self.product(layers, self.dtype, self.device, activation)
 
     def in_float32(self, layer: nn.Linear) -> Linear:
-        """Return a layer that is computed in float32 always: it has few tokens or a narrow input."""
+        """Return a layer that is always computed in float32: it has few tokens or a narrow input."""
         return choose_linear(torch.float32, self.device)([layer], torch.float32, self.device)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Kernels:
 
 
 def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
-    """Return the weight in float32 on the device; not copied if it is already."""
+    """Return the weight in float32 on the device; it is copied only if it is not already there."""
     return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
 
 
@@ -113,7 +113,7 @@ class ResidualInPlace(model.Residual):
 
 
 class FeedForwardInParts(model.FeedForward):
-    """The same for some tokens at a time, so that what is between its products stays in the caches."""
+    """The same for some tokens at a time, so that the values between its products stay in the caches."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,D)."""

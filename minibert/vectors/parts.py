@@ -40,7 +40,7 @@ PART = re.compile(r"part-\d+\.npz")
 
 @contextmanager
 def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: Iterable[Path]) -> Iterator[None]:
-    """A folder of unfinished work, locked inside `with`: new, empty, or started earlier with the same settings.
+    """Provide a folder of unfinished work, locked within the block: new, empty, or begun with the same settings.
 
     outputs: the files that the work writes there, which restart removes.
     Raises ValueError for any other file, except hidden ones, for a manifest that is damaged or not by minibert, and,
@@ -94,9 +94,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def part_folder(parts: Parts, settings: dict[str, Any], restart: bool) -> Iterator[None]:
-    """The folder of these parts, which is removed when it has none.
+    """Provide the folder of these parts, and remove it if it ends up without any.
 
-    Raises what work_folder raises; an interrupt inside `with` becomes one that states how many rows are kept.
+    Raises what work_folder raises; an interrupt within the block becomes one that states how many rows are kept.
     """
     with work_folder(parts.folder, settings, restart, parts.files()):
         try:
@@ -148,7 +148,7 @@ class Parts:
             content.seek(0)
             with np.load(content) as part:
                 if part["stats"].dtype.kind != "i":
-                    raise ValueError("its counts are no integers")
+                    raise ValueError("its counts are not integers")
                 vectors = part["vectors"]
                 stats = TokenStats(*part["stats"].tolist())
                 if (vectors.shape, vectors.dtype) != ((stats.texts, self.width), np.dtype(self.dtype)):

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooling:
-    """The states of a text's tokens to one vector."""
+    """How the states of a text's tokens become one vector."""
 
     # States (B,S,D) and a mask (B,S,1), False for padding; None: there is none. Returns (B,D).
     pool: Callable[[Tensor, Tensor | None], Tensor]
     first_only: bool = False  # it reads only the first token of each text
     through_pooler: bool = False  # the checkpoint's pooler comes after it
-    reduction: str = ""  # its name in torch.segment_reduce, which on a GPU computes it by one kernel; "": it has none
+    reduction: str = ""  # name for torch.segment_reduce (one GPU kernel); "" if there is none
 
 
 def mean(states: Tensor, keep: Tensor | None) -> Tensor:
-    """Return the mean over all tokens, [CLS] and [SEP] included, padding not, as in sentence-transformers."""
+    """Return the mean over all tokens, including [CLS] and [SEP] but not padding, as in sentence-transformers."""
     return states.mean(dim=1) if keep is None else states.masked_fill(~keep, 0).sum(dim=1) / keep.sum(dim=1)
 
 

@@ -56,7 +56,7 @@ def readable_vectors(
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of ids as one tensor (B, S), padded on the right, and a mask (B, S), True for tokens."""
+    """Return rows of ids as one tensor (B, S), padded on the right, and a mask (B, S), True for tokens."""
     lengths = torch.tensor([len(row) for row in rows])
     input_ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
     return input_ids.to(device), (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
@@ -65,7 +65,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None 
 def pool(out: Any, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
     """Return one float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
-    out: an EncoderOutput with the states of all layers, and the pooler's where the recipe reads it, see Recipe.fit_to.
+    out: an EncoderOutput with the states of all layers, and the pooler's if the recipe reads it, see Recipe.fit_to.
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     """
     pooling = POOLINGS[recipe.pooling]

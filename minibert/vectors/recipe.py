@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class Recipe(Settings):
     """Which vector a text gets, and how it is computed.
 
-    pooling: how the vectors of a text's tokens become one. "cls" takes the vector of [CLS]; "mean" and "max" pool all
+    pooling: how the vectors of a text's tokens become one. "cls" uses the vector of [CLS]; "mean" and "max" pool all
     tokens, including [CLS] and [SEP], never padding; "pooler" reads [CLS] of the last layer. "auto" follows the
     sentence-transformers files beside the checkpoint (modules.json and the files it names), which state pooling,
     normalize and max_length; an explicit normalize or max_length counts first. Without these files it is "cls".
@@ -59,13 +59,13 @@ class Recipe(Settings):
     combine: str = setting("concat", "of several layers: {choices}", choices=tuple(COMBINATIONS), metavar="HOW")
     precision: str = setting(
         "float32",
-        "on a GPU take auto; {choices}",
+        "on a GPU use auto; {choices}",
         choices=("float32", "bfloat16", "float16", "int8", "auto"),
         metavar="TYPE",
     )
     long: str = setting(
         "cut",
-        "a text of more tokens than the model takes: {choices}",
+        "for a text with more tokens than fit: {choices}",
         choices=("cut", "error", "windows"),
         metavar="HOW",
     )

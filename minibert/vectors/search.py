@@ -101,7 +101,7 @@ class Corpus:
 def embedder_of(
     path: Path, origin: Origin | None, model: str | os.PathLike[str] | None, device: str, recipe: Recipe
 ) -> Embedder:
-    """Return what makes vectors as in the file. Raises ValueError if that is not known, or is something else."""
+    """Return what makes vectors as in the file. Raises ValueError if it is not known, or did not make the file."""
     if origin is None:
         if model is None:
             raise ValueError(f"nothing beside {path} says which model made it; name it: model=")
@@ -129,12 +129,12 @@ def search(
     recipe: Recipe = DEFAULT,
     **settings: Any,
 ) -> list[list[Hit]]:
-    """Return the `top` nearest texts of each query, the nearest first; of equal scores the earlier row.
+    """Return the `top` nearest texts of each query, the nearest first; equal scores are in the order of rows.
 
     corpus: a .npy file of `embed`, whose model and texts are found beside it, or a file of texts, or texts, which are
     embedded first. queries: a text or several. texts: the texts of the .npy file, or their file, if it was moved.
-    model: as for `embed`; of a .npy file, if it was moved. recipe, settings: as for `embed`, if texts are embedded. Of
-    a corpus with fewer texts than `top` all are returned.
+    model: as for `embed`; for a .npy file only if the model was moved. recipe, settings: as for `embed`, if texts are
+    embedded. If the corpus has fewer texts than `top`, all are returned.
     Raises ValueError for a `top` below 1, a corpus without texts, and vectors that are not what the model makes, have
     length 0 or are not finite; FileNotFoundError for a missing file.
     """
@@ -183,7 +183,7 @@ def read_texts(texts: Texts) -> Sequence[TextOrPair]:
 
 
 def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
-    """Return the texts of a .npy file. Raises ValueError, FileNotFoundError if nobody knows where they are."""
+    """Return the texts of a .npy file. Raises ValueError or FileNotFoundError if they are not found."""
     if origin is None or origin.texts is None:
         raise ValueError(f"nothing beside {path} says where its texts are; name their file: texts=")
     try:
@@ -203,7 +203,7 @@ def open_vectors(path: Path) -> Any:
     try:
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (EOFError, ValueError) as error:
-        raise ValueError(f"{path} is no numpy file ({error}); embed the texts again") from None
+        raise ValueError(f"{path} is not a numpy file ({error}); embed the texts again") from None
     if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not len(vectors):
         raise ValueError(f"{path} is {vectors.dtype} {vectors.shape}; it must be float32 or float16 (texts, numbers)")
     return vectors
@@ -259,7 +259,7 @@ def best(
 
 
 def closest_pairs(vectors: Any, top: int, above: float) -> list[tuple[int, int, float]]:
-    """Return the rows and cosines of the `top` closest pairs, the closest first; of equal ones the earlier rows."""
+    """Return the rows and cosines of the `top` closest pairs, the closest first; equal ones in the order of rows."""
     size = int(SCORES**0.5)
     rows = np.empty((0, 2), np.int64)
     scores = np.empty(0, np.float32)

@@ -3,8 +3,8 @@
     corpus/a.parquet -> row groups -> chunks -> the columns with a vector beside them -> vectors/a.parquet
 
 Shards are read and written chunk by chunk, so memory does not grow with them. A finished shard appears by a rename, and
-its footer holds the settings and the state of its source, by which a later run recognises that it is done. Of .parquet
-all columns are kept; of other tables, and of lines, the texts. n rows of a chunk, D width of a vector.
+its footer holds the settings and the state of its source, by which a later run recognises that it is done. All
+columns of a .parquet are kept; from other tables, and from lines, the texts. n rows of a chunk, D width of a vector.
 """
 
 import glob
@@ -121,10 +121,10 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
 
 
 def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPair]]]:
-    """Chunks of a shard: an arrow table of n rows that is kept, and its texts or pairs.
+    """Yield chunks of a shard: an arrow table of n rows that is kept, and its texts or pairs.
 
-    The first chunk is empty: it has the schema. It is enough to read that one to check a shard: it raises ValueError,
-    naming the file, for one that is unreadable, and for columns that are missing, hold no texts, or are called vector.
+    The first chunk is empty and has the schema. Reading only this one checks the shard: it raises ValueError, naming
+    the file, if it is unreadable, and for columns that are missing, hold no texts, or are called vector.
     """
     if (columns.format or Path(path).suffix.lower()[1:]) == "parquet":
         with open(path, "rb") as stream:
@@ -152,7 +152,7 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
 def in_chunks(
     table: Any, names: list[str], missing: str, path: str, first: int
 ) -> Iterator[tuple[Any, list[TextOrPair]]]:
-    """Rows of a shard from row `first` on, and their texts or pairs, in several chunks if they are long.
+    """Yield rows of a shard from row `first` on, and their texts or pairs, in several chunks if they are long.
 
     missing: "empty" makes a null an empty text, "error" raises ValueError with its row.
     """
@@ -221,7 +221,7 @@ def footer_crc32(footer: dict[str, Any], names: list[str]) -> int:
 
 
 def finished(shards: Iterable[Shard], settings: dict[str, Any]) -> dict[Shard, TokenStats]:
-    """Those that earlier runs with these settings finished, with their token stats. Raises what check_alike raises."""
+    """Return the shards that earlier runs with these settings finished, with stats. Raises what check_alike raises."""
     done = {shard: stats for shard in shards if (stats := shard.stats(settings)) is not None}
     check_alike(list(done))
     return done
@@ -243,7 +243,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
 def embedded(
     chunks: Iterable[tuple[Any, list[TextOrPair]]], embedder: Embedder, where: str
 ) -> Iterator[tuple[Any, Matrix, TokenStats]]:
-    """Chunks with their vectors, (n, D), and token stats, in order. Raises ValueError, naming `where` it happened."""
+    """Yield chunks with their vectors, (n, D), and token stats, in order. Raises ValueError that names `where`."""
     kept, read = tee(chunks)  # on a GPU the next chunk is tokenized meanwhile
     try:
         with closing(embedder.tokenized(rows for _, rows in read)) as tokenized:

@@ -57,7 +57,7 @@ class Written(Summary):
     dtype: str
     resumed_rows: int  # computed by an earlier, interrupted run
     kernels: str  # how they were computed
-    cosine: float | None = None  # int8: the smallest to float32, of some texts; None: not measured
+    cosine: float | None = None  # in int8, the smallest to float32 among some texts; None: not measured
 
 
 def counts(stats: TokenStats) -> dict[str, int]:
@@ -193,7 +193,7 @@ def embed_stream(
     with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_file(out, overwrite)  # it may have appeared meanwhile
-        Origin.place(out).unlink(missing_ok=True)  # of the file which is replaced
+        Origin.place(out).unlink(missing_ok=True)  # it describes the file that is replaced
         parts.join(out)
         Origin.of(embedder, texts.how if isinstance(texts, TextFiles) else None).write(out)
     return written(parts, out, embedder, computed, cosine)
