@@ -179,7 +179,7 @@ def formula(text: str, equation: bool = False) -> Markup:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the pages and print the path of the contents; exit status 1 if they cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
-    parser.add_argument("folder", type=Path, help="where the pages are written, such as build/annotated")
+    parser.add_argument("folder", type=Path, help="folder of the pages, such as build/annotated")
     folder: Path = parser.parse_args(arguments).folder
     try:
         with atomic_folder(folder, overwrite=True) as temporary:

@@ -107,7 +107,7 @@ NOTES: dict[str, dict[str, Note]] = {
         "rotate": Note(
             ("θ_{pi} = p θ^{−2i/W}", "(a, b) → (a cos θ_{pi} − b sin θ_{pi}, b cos θ_{pi} + a sin θ_{pi})"),
             """A pair of numbers is a point in a plane, and the position turns it. If a query at p and a key at r are
-            turned by θ_{pi} and θ_{ri}, their product depends on the difference of the two angles alone, so on p − r:
+            turned by θ_{pi} and θ_{ri}, their product depends only on the difference of the two angles, so on p − r:
             what a head learns about the word before holds at every place of a text, and no table ends at 512.
 
             The first pairs turn by 1 radian per token and tell neighbours apart; the last ones turn so slowly that
@@ -222,7 +222,7 @@ NOTES: dict[str, dict[str, Note]] = {
     },
     "text/wordpiece": {
         "": Note(
-            text="""Longest match first is greedy: it ignores everything after the piece that it takes. Byte-pair
+            text="""Longest match first is greedy: it ignores what follows the piece. Byte-pair
             encoding (text/byte_pairs.py) merges in the order in which the merges were learned; a unigram model
             (text/unigram.py) takes the most probable segmentation. So three relatives may split a word in three
             ways.""",

@@ -41,7 +41,7 @@ class Settings:
     )
     tokens: int | None = setting(
         None,
-        "tokens of each text, of random words; so many texts as have 48,000, quick 6,000",
+        "tokens of each text, random words; as many texts as make 48,000 tokens, quick 6,000",
         minimum=3,
         maximum=10**6,
     )

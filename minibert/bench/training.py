@@ -251,7 +251,7 @@ def load(session: Session) -> None:
 
 
 def check_losses(row: Row, losses: peers.Vectors) -> None:
-    """A contestant with a loss that is not finite is not ranked."""
+    """Leave a contestant out of the ranking if a loss is not finite."""
     row.reason = "" if np.isfinite(losses).all() else "its loss is not finite"
 
 

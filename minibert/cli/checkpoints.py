@@ -29,7 +29,7 @@ def inspect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect(args: Arguments) -> Figures:
-    """What is in a checkpoint on this machine, or which known checkpoints are here; downloads nothing."""
+    """Print what is in a checkpoint on this machine, or which known checkpoints are here; download nothing."""
     from minibert.checkpoints import inspection
 
     if args.model is None:
@@ -50,7 +50,7 @@ def convert_arguments(parser: argparse.ArgumentParser) -> None:
     add("folder", metavar="FOLDER", help="with pytorch_model.bin and config.json")
     add("--out", required=True, type=user_path, metavar="FOLDER2", help="a new folder")
     add_overwrite(parser)
-    add("--model-type", metavar="TYPE", help="such as bert: for a config.json that states none")
+    add("--model-type", metavar="TYPE", help="such as bert, if config.json states none")
 
 
 def convert(args: Arguments) -> Figures:

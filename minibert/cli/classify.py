@@ -7,14 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.shared import (
-    Arguments,
-    Figures,
-    add_data,
-    add_features,
-    add_overwrite,
-    read_options,
-)
+from minibert.cli.shared import Arguments, Figures, add_data, add_features, add_overwrite, read_options
 from minibert.utils.files import regular, user_path
 from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.vectors.recipe import Recipe
@@ -78,10 +71,10 @@ def run(args: Arguments) -> Figures:
 
 
 def read_vectors(path: Path) -> Any:
-    """The matrix in a numpy file. Raises ValueError for another file."""
+    """Return the matrix of a numpy file. Raises ValueError for a file of another kind."""
     import numpy as np
 
     try:
         return np.load(regular(path, "numpy file"), allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"--features is {path}, which is no file of `minibert embed`: {error}") from None
+        raise ValueError(f"--features is {path}, which is not a file of `minibert embed`: {error}") from None

@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Arguments) -> Figures:
-    """The main job, start to end, with the weights and data that are available."""
+    """Classify sentences, start to end, with the weights and data that are available."""
     reading = read_options(args, FileSettings)
     if args.data is None and (args.text or args.label or reading != FileSettings()):
         raise ValueError("--text and --label are columns of --data, which is not given, and the rest is about it")
@@ -27,7 +27,7 @@ def run(args: Arguments) -> Figures:
     from minibert.prediction.samples import write_samples
 
     columns = {"text": args.text, "label": args.label, **reading.reading}
-    written = {} if args.files is None else write_samples(args.files)  # first: an error of this kind takes no time
+    written = {} if args.files is None else write_samples(args.files)  # first, so that an error costs no time
     figures = demo(args.data, args.model, args.rows, **columns)
     if written:
         kept = "" if all(written.values()) else "; files that were there are as they were"

@@ -24,9 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "input",
         metavar="IN",
-        help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; a "
-        "folder is a text per .txt file; "
-        "several files as 'corpus/*.parquet' in quotes, in the order of their names, each once",
+        help=".txt (one text per line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; "
+        "a folder is one text per .txt file; several files: 'corpus/*.parquet' in quotes, in the order of their names",
     )
     add(
         "--out",
@@ -54,13 +53,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("local", "ray"),
         help="local: this process; ray: Ray Data, on all cores, or on the cluster of RAY_ADDRESS (%(default)s)",
     )
-    add("--workers", type=int, metavar="N", help="with ray: models at work at once (one for each core, or each GPU)")
+    add("--workers", type=int, metavar="N", help="with ray: models at work at once (one per core or GPU)")
     add("--keep-order", action="store_true", help="with ray: files in the order of their names, not the largest first")
     add_features(parser)
 
 
 def run(args: Arguments) -> Figures:
-    """One vector for each text of a file, as a numpy file; memory does not grow with the number of texts."""
+    """Write one vector per text of a file, as a numpy file; memory does not grow with the number of texts."""
     begin = time.perf_counter()
     figures = embed_many(args) if args.engine == "ray" else embed_one(args)
     if figures["windowed"]:
@@ -71,7 +70,7 @@ def run(args: Arguments) -> Figures:
 
 
 def embed_one(args: Arguments) -> Figures:
-    """A file of texts to a numpy file."""
+    """Embed one file of texts, to a numpy file."""
     if args.workers is not None or args.keep_order:
         raise ValueError("--workers and --keep-order apply to many files at once; add --engine ray")
     from minibert.vectors.stream import embed_file
@@ -101,7 +100,7 @@ def embed_one(args: Arguments) -> Figures:
 
 
 def embed_many(args: Arguments) -> Figures:
-    """A corpus of many files to a folder of the same files, each with a column of vectors."""
+    """Embed a corpus of many files, to a folder of the same files, each with a column of vectors."""
     require("ray", "pyarrow", "ray")
     from minibert.vectors.ray import embed_shards
 

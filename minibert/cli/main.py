@@ -42,7 +42,7 @@ GROUPS = {
 # Each command's name: its line of help, the function that adds its arguments, and the function that runs it.
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[Arguments], Figures]]] = {
     "demo": ("classify sentences, start to end, as the tutorial does", demo.arguments, demo.run),
-    "embed": ("one vector for each text of a file", embed.arguments, embed.run),
+    "embed": ("one vector per text of a file", embed.arguments, embed.run),
     "search": ("the nearest texts of a corpus", search.search_arguments, search.search),
     "mine": ("the closest pairs of a corpus", search.mine_arguments, search.mine),
     "classify train": ("train on labelled texts", classify.arguments, classify.run),
@@ -82,7 +82,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
 class Parser(argparse.ArgumentParser):
     """A parser that reports a wrong request in one line, and reads -4,-1 as a value, not as an option.
 
-    commands: the names of those that it leads to.
+    commands: the names that may follow, if it has commands.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse first, with the nearest name, a command or an option that is not there."""
+        """Parse as argparse does, but first refuse an unknown command or option, with the nearest name."""
         for word in args:
             name = word.partition("=")[0]
             if name == "--":
@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of all COMMANDS, with options for the one that argv names only: making them may import torch."""
+    """Return the parser of COMMANDS, with options only for the one that argv names: adding them may import torch."""
     top = Parser(prog="minibert", description="BERT and DistilBERT, to be read, checked and used.")
     top.add_argument("--version", action="version", version=f"minibert {__version__}")
     places = {"": top.add_subparsers(metavar="COMMAND", required=True)}
@@ -145,7 +145,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """The parsed options. argparse leaves the texts that follow an option: `predict FOLDER --device cpu TEXT`."""
+    """Return the parsed options, with the texts that argparse leaves after one: `predict FOLDER --device cpu TEXT`."""
     args, rest = parser(argv).parse_known_args(argv)
     if rest and not hasattr(args, "texts"):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -172,10 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json_line(figures))
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
             return 141
         except KeyboardInterrupt as stop:
-            exec("")  # or CPython ends by SIGINT, whatever is returned, if code inside of exec was interrupted
+            exec("")  # without it, CPython ends by SIGINT, whatever is returned, if code within exec was interrupted
             if is_main_process():
                 note(f"interrupted: {str(stop) or 'nothing is kept'}")
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
@@ -209,7 +209,7 @@ def json_line(figures: Figures) -> str:
 
 @contextmanager
 def terminable() -> Iterator[list[int]]:
-    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list; for the main thread alone."""
+    """Turn SIGTERM into a KeyboardInterrupt within the block, as Ctrl-C is one, and record it (main thread only)."""
     received: list[int] = []
 
     def interrupt(number: int, _: object) -> None:

@@ -37,28 +37,28 @@ from minibert.vectors.recipe import Recipe
 if TYPE_CHECKING:
     from minibert.tasks.base import Row
 
-OF_TASKS = ("columns", "tag_names", "repair")  # options about a file of other tasks than classify
+OF_TASKS = ("columns", "tag_names", "repair")  # options about files of tasks other than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
-# Some rows, and the number of the first, to a line and a dict for each.
+# Some rows, and the number of the first, to one line and one dict per row.
 Answer = Callable[["list[Row]", int], tuple[list[str], list[dict[str, Any]]]]
 
 
 def load_arguments(parser: argparse.ArgumentParser) -> None:
     help = "of `minibert classify train`, `minibert finetune` or transformers (also a Hub name), with a task head"
     parser.add_argument("folder", metavar="FOLDER", help=help)
-    parser.add_argument("--model", metavar="NAME", help="the checkpoint of a frozen classifier, where it was moved")
+    parser.add_argument("--model", metavar="NAME", help="the checkpoint of a frozen classifier, if it was moved")
     add_machine(parser)
 
 
 def load_reader(args: Arguments) -> Any:
-    """The folder, ready to predict, of any kind."""
+    """Return the folder, of any kind, ready to predict."""
     from minibert.prediction.reader import open_reader
 
     return open_reader(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
 
 
 def with_file_options(task: Any, args: Arguments, path: str) -> Any:
-    """The task with the options about a file; where one is not given it is as in training, if this format has it.
+    """Return the task with the options about a file; one that is not given is as in training, if this format has it.
 
     Raises ValueError for an option that files of the task do not have.
     """
@@ -139,7 +139,7 @@ def evaluate(args: Arguments) -> Figures:
 def predict_arguments(parser: argparse.ArgumentParser) -> None:
     load_arguments(parser)
     add_rows(parser)
-    parser.add_argument("--pretokenized", action="store_true", help="for a tagger: words are separated by spaces alone")
+    parser.add_argument("--pretokenized", action="store_true", help="for a tagger: words are separated only by spaces")
 
 
 def add_rows(parser: argparse.ArgumentParser) -> None:
@@ -158,13 +158,13 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         metavar="FILE",
         help="a table of the predictions and all columns of the input: .tsv, .csv, .jsonl or .parquet; an input column "
-        "that is called as a prediction becomes NAME_input",
+        "that is named like a prediction becomes NAME_input",
     )
     add_overwrite(parser)
 
 
 def predict(args: Arguments) -> Figures:
-    """A line for each text: the prediction, its probability, and the text, separated by tabs.
+    """Print one line per text: the prediction, its probability, and the text, separated by tabs.
 
     Control characters are escaped, as in all that is printed; --out and --json keep each text as it is. On standard
     input a text is a line; a pair, such as a question and its passage, is a line with a tab between. A file may also be
@@ -181,8 +181,7 @@ def predict(args: Arguments) -> Figures:
 
 
 def check_rows(args: Arguments, model: str) -> None:
-    """Raise ValueError for options about texts or their output that contradict each other, and what check_file
-    raises."""
+    """Raise ValueError for options about texts or output that contradict each other, and what check_file raises."""
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
@@ -196,9 +195,9 @@ def check_rows(args: Arguments, model: str) -> None:
 
 
 def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str, texts: int = 1) -> Figures:
-    """Answer the rows, some at a time: print a line for each, or write the table. Warn once of texts that were cut.
+    """Answer the rows, some at a time: print one line each, or write the table. Warn once of texts that were cut.
 
-    name: of the answers in --json. texts: in a row, of which each may be cut by itself.
+    name: of the answers in --json. texts: how many a row has; each may be cut.
     """
     from minibert.tables.writing import table_writer
     from minibert.tasks.names import in_order
@@ -224,7 +223,8 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
         if args.out is not None:
             check_file(args.out, args.overwrite)  # it may have appeared meanwhile
     if cuts:
-        truncated, longest = sum(one.truncated for one in cuts), max(one.longest for one in cuts)
+        truncated = sum(one.truncated for one in cuts)
+        longest = max(one.longest for one in cuts)
         at_least = any(one.at_least for one in cuts)
         whole = replace(cuts[0], truncated=truncated, texts=texts * total, longest=longest, at_least=at_least)
         warnings.warn(whole, stacklevel=2)
@@ -258,10 +258,10 @@ def kept_cuts() -> Iterator[list[Any]]:
 
 
 def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[Row]:
-    """The rows of the file, or of the texts that were given as arguments or lines.
+    """Return the rows of the file, or of the texts that were given as arguments or lines.
 
-    pairs: whether the model reads pairs; None: it may read either. task: that of the model, if it has one.
-    Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
+    pairs: whether the model reads pairs; None: it may read either. task: the model's, if it has one.
+    Raises ValueError for single texts if the model reads pairs, and for pairs if it reads single texts.
     """
     from minibert.tables.reading import TextFile
     from minibert.tasks.base import Row
@@ -272,12 +272,14 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
         trained = task if isinstance(task, Classification) else Classification(**encoding)
         how = with_file_options(trained, args, args.file)
         if args.missing is None and how.missing == "drop":
-            how = replace(how, missing="error")  # training may leave rows out; of predictions each is wanted
+            how = replace(how, missing="error")  # training may leave rows out; here each row gets its prediction
         if task is not None and (rows := task.rows(args.file, how)) is not None:
             yield from rows
             return
         if pairs is not None and pairs != (how.pair is not None):
-            wanted = "pairs: name the column of the second texts, --pair" if pairs else "one text a row, without --pair"
+            wanted = (
+                "pairs: name the column of the second texts, --pair" if pairs else "one text per row, without --pair"
+            )
             raise ValueError(f"this model reads {wanted}")
         with TextFile(args.file, how.text, column2=how.pair, whole=True, **how.reading) as file:
             for row in file:
@@ -304,7 +306,7 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], lis
 
 
 def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """One row of the table: columns of the input that are called as a prediction become NAME_input."""
+    """Return one row of the table: a column of the input that is named like a prediction becomes NAME_input."""
     row = dict(prediction)
     for name, value in given.items():
         while name in row:
@@ -324,7 +326,7 @@ def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def fill_mask(args: Arguments) -> Figures:
-    """The most probable tokens at each [MASK], with their probabilities."""
+    """Print the most probable tokens at each [MASK], with their probabilities."""
     from minibert.tasks import masked_text
 
     masks = masked_text.fill_mask(args.text, masked_lm(args), args.top_k)

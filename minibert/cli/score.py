@@ -25,9 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Arguments) -> Figures:
-    """A line for each text: its score, the number of its tokens, and the text, separated by tabs.
+    """Print one line per text: its score, the number of its tokens, and the text, separated by tabs.
 
-    The score is the pseudo-log-likelihood: the sum of log p of each token where it alone is masked, in nats. With
+    The score is the pseudo-log-likelihood: the sum of log p of each token when only that token is masked, in nats. With
     --pairs a line has "text" or "pair", the better one of the two, both scores and both texts, the better one first.
     """
     pairs = args.pairs or args.pair is not None
@@ -43,7 +43,7 @@ def run(args: Arguments) -> Figures:
 
 
 def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """The lines and the dicts of some texts or pairs, the first of which has this number."""
+    """Return the lines and the dicts of some texts or pairs; first: the number of the first, for errors."""
     from minibert.tables.writing import one_line
 
     lines, dicts = [], []
@@ -66,7 +66,7 @@ def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list
 
 
 def figures_of(score: Any, prefix: str, tokens: bool) -> dict[str, Any]:
-    """The columns of a score, whose names begin with the prefix."""
+    """Return the columns of a score; their names begin with the prefix."""
     found = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
     if tokens:
         found[f"{prefix}token_scores"] = [{"token": token, "log_probability": p} for token, p in token_scores(score)]
@@ -74,5 +74,5 @@ def figures_of(score: Any, prefix: str, tokens: bool) -> dict[str, Any]:
 
 
 def token_scores(score: Any) -> list[tuple[str, float]]:
-    """Each token with its log-probability."""
+    """Return each token with its log-probability."""
     return list(zip(score.tokens, score.log_probabilities, strict=True))

@@ -30,7 +30,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def search(args: Arguments) -> Figures:
-    """A line for each text that is near: its cosine, its row from 0, and the text, separated by tabs."""
+    """Print one line per text that is near: its cosine, its row from 0, and the text, separated by tabs."""
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
@@ -56,7 +56,7 @@ def mine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def mine(args: Arguments) -> Figures:
-    """A line for each pair: its cosine, both rows from 0, and both texts, separated by tabs."""
+    """Print one line per pair: its cosine, both rows from 0, and both texts, separated by tabs."""
     from minibert.tables.writing import one_line
     from minibert.vectors.search import mine
 

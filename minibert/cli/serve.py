@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Arguments) -> Figures:
-    """Vectors as OpenAI's API has them (POST /v1/embeddings), labels and masked tokens, until SIGTERM or Ctrl-C.
+    """Answer with vectors as OpenAI's API (POST /v1/embeddings), labels and masked tokens, until SIGTERM or Ctrl-C.
 
     MINIBERT_API_KEY in the environment is the key that requests must have. No text is logged.
     """
@@ -39,7 +39,7 @@ def run(args: Arguments) -> Figures:
     settings = read_options(args, ServerSettings)
     key = os.environ.get(API_KEY)
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable() or not key.isascii()):
-        raise ValueError(f"{API_KEY} is empty or no plain text; unset it, or give it a key")
+        raise ValueError(f"{API_KEY} is empty or not plain text; unset it, or give it a key")
     with listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         if key is None and not ipaddress.ip_address(host).is_loopback:
@@ -58,9 +58,9 @@ def run(args: Arguments) -> Figures:
             key,
         )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        names, paths = ", ".join(server.names), ", ".join(server.offers)
-        print(f"{names} at {address}: {paths}; {embedder.description}", flush=True)
-        warnings.simplefilter("ignore")  # of texts, which are no matter of the log: replies count those that were cut
+        names = ", ".join(server.names)
+        print(f"{names} at {address}: {', '.join(server.offers)}; {embedder.description}", flush=True)
+        warnings.simplefilter("ignore")  # about texts: the log has none, and replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))

@@ -18,7 +18,7 @@ Arguments = argparse.Namespace
 Figures = dict[str, Any]  # the results of a command, which --json prints as JSON
 Settings = TypeVar("Settings")
 DEFAULT_MODEL = "distilbert-base-uncased"
-# The settings of tasks.classification.Classification about a file.
+# The settings of Classification about a file.
 COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
 # How messages of the package name a setting: restart=True, long='cut', pooling=, max_length 20; "rows is 0" to begin.
 SETTING = re.compile(
@@ -63,7 +63,7 @@ def add_options(
 
 
 def help_of(default: Any, metadata: Mapping[str, Any]) -> str:
-    """The help text of a setting, with its choices and, where it has one, its default."""
+    """Return the help text of a setting, with its choices and its default, if it has one."""
     *choices, last = metadata["choices"] or ("",)
     text: str = metadata["help"].replace("{choices}", f"{', '.join(choices)} or {last}").replace("%", "%%")
     if default is None or default is False or default == "":
@@ -81,8 +81,8 @@ def read_options(args: Arguments, settings: type[Settings], **more: Any) -> Sett
 def in_options(message: str, options: Collection[str]) -> str:
     """Return a message in the words of the command line: restart=True as --restart, long='cut' as --long cut.
 
-    The package names a setting as Python does, or both ways: --missing empty (missing=). Advice that names one which
-    this command does not have, after a semicolon, is left out.
+    The package names a setting as Python does, or both ways: --missing empty (missing=). Advice, after a
+    semicolon, is left out if it names a setting that this command does not have.
     """
 
     def option(found: re.Match[str]) -> str:
@@ -112,7 +112,7 @@ def add_features(parser: argparse.ArgumentParser) -> None:
 
 
 def add_masked_lm(parser: argparse.ArgumentParser) -> None:
-    """Add the checkpoint with a masked-LM head; find_masked_lm chooses it where it is not named."""
+    """Add the checkpoint with a masked-LM head; find_masked_lm chooses one that is not named."""
     help = (
         f"with a trained masked-LM head: a Hub name or a folder ({DEFAULT_MODEL}; if it is not here, minibert-novels)"
     )
@@ -144,7 +144,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def masked_lm(args: Arguments) -> str:
-    """The checkpoint of add_masked_lm; standard error names one that the user did not name."""
+    """Return the checkpoint of add_masked_lm; standard error names one that the user did not name."""
     from minibert.storage.hub import find_masked_lm
 
     if args.model is None:
@@ -154,7 +154,7 @@ def masked_lm(args: Arguments) -> str:
 
 
 def standard_input() -> BinaryIO:
-    """Standard input as bytes, so that the locale does not matter; a user at a terminal gets a hint."""
+    """Return standard input as bytes, so that the locale does not matter; a user at a terminal gets a hint."""
     if sys.stdin.isatty():
-        print("one text a line; end with Ctrl-D", file=sys.stderr)
+        print("one text per line; end with Ctrl-D", file=sys.stderr)
     return sys.stdin.buffer

@@ -58,7 +58,7 @@ def parity_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parity(args: Arguments) -> Figures:
-    """Every tensor, gradient and decision against transformers, bit for bit; exit status 1 if one differs."""
+    """Compare every tensor, gradient and decision with transformers, bit for bit; exit status 1 if one differs."""
     from minibert.parity import report
 
     return report.run(args)

@@ -20,13 +20,13 @@ from minibert.train.settings import (
 from minibert.utils.files import user_path
 from minibert.utils.printing import block
 
-SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
+SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # not flags of distill
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
 CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The output folder of a training."""
+    """Add the output folder of a training, and what happens if it exists."""
     help = "the trained checkpoint; the same command resumes a killed run"
     parser.add_argument("--out", required=True, type=user_path, metavar="FOLDER", help=help)
     parser.add_argument("--restart", action="store_true", help="start again instead of resuming a killed run")
@@ -34,7 +34,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def check_request(args: Arguments, *inputs: str | None) -> None:
-    """Only the main process prints from now on; raise what check_out raises for the output."""
+    """Let only the main process print from now on, and raise what check_out raises for the output."""
     from minibert.train import distributed
     from minibert.train.run import check_out
 
@@ -51,7 +51,8 @@ def train(args: Arguments, prepared: Any) -> Figures:
 
 def print_result(trained: Any) -> None:
     """Print the size of the model, the steps, and the score of the best epoch."""
-    figures, measure = trained.figures, trained.measure
+    figures = trained.figures
+    measure = trained.measure
     print(block("parameters", "{trained:,} trained, {frozen:,} frozen".format(**figures["parameters"])))
     print(block("steps", "{steps:,}, {tokens:,} tokens, {tokens_per_second:,.0f} per second".format(**figures)))
     if measure is not None:
@@ -60,7 +61,7 @@ def print_result(trained: Any) -> None:
 
 
 def print_saved(args: Arguments, trained: Any) -> Figures:
-    """Print the last line of the report; returns the figures for --json."""
+    """Print the last line of the report; return the figures for --json."""
     print(block("saved in", f"{args.out} after {trained.figures['seconds']:.1f} s"))
     figures = {name: value for name, value in trained.figures.items() if name not in ("curve", "curves")}
     return figures | {"out": str(args.out)}
@@ -132,7 +133,7 @@ def finetune(args: Arguments, name: str) -> Figures:
 
 
 def pretrain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("corpus", metavar="CORPUS", help="text: one sentence a line, an empty line between documents")
+    parser.add_argument("corpus", metavar="CORPUS", help="text: one sentence per line, an empty line between documents")
     add_output(parser)
     add_options(parser, PretrainSettings, skip=("epochs",))
 
@@ -153,7 +154,7 @@ def pretrain(args: Arguments) -> Figures:
 
 def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("data", metavar="DATA", help="text: one sentence a line, an empty line between documents; or a table")
+    add("data", metavar="DATA", help="text: one sentence per line, an empty line between documents; or a table")
     add("--teacher", required=True, metavar="NAME", help="a masked LM, or the output of `minibert finetune classify`")
     add_output(parser)
     add("--task", default="language", choices=("language", "classify"), help="what is learned (%(default)s)")
@@ -166,7 +167,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def distill(args: Arguments) -> Figures:
-    """A student of half the teacher's layers is initialised with every second of them, and learns its predictions."""
+    """Initialise a student with every second of the teacher's layers, and teach it the teacher's predictions."""
     from minibert.config import Config
     from minibert.storage import hub
     from minibert.tasks.classification import Classification

@@ -47,8 +47,8 @@ CONFIG = {
     "hidden_dropout_prob": 0.0,  # the corpus has more text than training reads, so there is nothing to overfit
     "attention_probs_dropout_prob": 0.0,
 }
-# Warmup: with the 30 steps of BERT's 1 % such a rate leaves the model at the frequencies of single tokens, or not, as
-# the rounding of the processor has it.
+# Warmup: BERT's 1 % would be 30 steps. At this rate the model may then learn only the frequencies of single tokens;
+# whether it does depends on the processor's rounding.
 RECIPE: dict[str, Any] = {
     "batch_size": 64,
     "max_length": LENGTH,

@@ -181,9 +181,7 @@ def train_both(prepared: FinetuneRun, seeds: int) -> Comparison:
             seconds[side].append(took)
             print(f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {took:.0f} s", file=sys.stderr)
     mean = statistics.mean(score for each in scores.values() for score in each)
-    counted = measure.figures.get(
-        "entities", len(prepared.dev)
-    )  # the score is a share of these, unless it has an error
+    counted = measure.figures.get("entities", len(prepared.dev))  # what the score is a share of
     error = measure.figures.get(f"{measure.main}_error", standard_error(mean, counted))
     rows = len(prepared.encoded.examples), len(prepared.dev)
     return Comparison(measure.main, *rows, error, scores, seconds)

@@ -132,7 +132,7 @@ LARGER = tuple(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings within the block, and from then on transformers' messages about new heads and its progress bars."""
+    """Silence warnings within the block; from then on also transformers' messages on new heads and its bars."""
     logging = importlib.import_module("transformers").utils.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()

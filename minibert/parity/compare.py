@@ -222,7 +222,7 @@ def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
 
 
 def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Parameter, nn.Parameter | None]]:
-    """Return our parameters with those of the other side, by the tables of families/; None where it has no such parameter.
+    """Return our parameters with those of the other side, by the tables of families/; None if it lacks one.
 
     If a parameter holds several of ours, each is paired with its rows, which share memory with it.
     """

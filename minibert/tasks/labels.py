@@ -109,7 +109,7 @@ class SingleLabel:
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
-        """Return accuracy, scores by class, confusion; of two classes also Matthews' correlation and the second's F1."""
+        """Return accuracy, scores by class, confusion; of two classes also Matthews' correlation and F1."""
         predicted = [one["label"] for one in found]
         evaluation = metrics.evaluate(true, predicted, labels)
         [(usual, rows)] = Counter(true).most_common(1)

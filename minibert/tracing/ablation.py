@@ -72,9 +72,11 @@ def ablate(
 
 @contextmanager
 def heads_off(encoder: Encoder, layer: int) -> Iterator[None]:
-    """For this thread's next forward pass of H rows: compute row h without head h of this layer, zeros in its place."""
-    H, own = encoder.config.num_attention_heads, encoder.config.shared_layers
-    calls, turn = count(), own[:layer].count(own[layer])  # a shared layer is called repeatedly
+    """Put zeros in place of head h of this layer in row h of this thread's next forward pass, of H rows."""
+    H = encoder.config.num_attention_heads
+    own = encoder.config.shared_layers
+    calls = count()
+    turn = own[:layer].count(own[layer])  # a shared layer is called repeatedly
     thread = threading.get_ident()
     keep = (1 - torch.eye(H))[:, None, :, None]  # (row H, 1, head H, 1)
 
@@ -131,7 +133,7 @@ def effect_on(journey: Journey, classifier: Classifier | Reader | None) -> Calla
 
 
 def fill(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, token: int | None) -> list[Filled]:
-    """For each row the guesses at this place, and the probability of a token; None: of the likeliest."""
+    """Return for each row the guesses at this place, and the probability of a token; None: of the likeliest one."""
     logits = model.predict_tokens(EncoderOutput(out.last_hidden_state[:, place : place + 1]))[:, 0].cpu()  # (rows,V)
     probs = logits.float().softmax(dim=-1)
     own = int(probs[0].argmax()) if token is None else token
@@ -140,7 +142,7 @@ def fill(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, 
 
 
 def as_data(value: Any) -> Any:
-    """Effects and guesses for the scripts of the page: lists in the order of their fields, numbers to six decimals."""
+    """Return effects and guesses for the page's scripts: lists in the order of the fields, numbers to six decimals."""
     if isinstance(value, dict):
         return {str(key): as_data(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -183,7 +183,7 @@ class Journey:
         return names
 
     def attention(self, layer: int, head: int | str, *, merge: bool = False) -> Tensor:
-        """The attention of one layer, (S,S), or (words, words) with merge; head is a number, "mean" or "rollout".
+        """Return one layer's attention, (S,S), or (words, words) with merge; head is a number, "mean" or "rollout".
 
         Raises ValueError for a layer or head that the model does not have.
         """
@@ -202,20 +202,20 @@ class Journey:
 
 
 def merge_words(probs: Tensor, words: Sequence[int]) -> Tensor:
-    """Attention between tokens, (...,S,S), to attention between words, (...,words,words).
+    """Return attention between words, (...,words,words), from attention between tokens, (...,S,S).
 
-    The attention to a word is the sum over its pieces, that from a word the mean over its pieces, so that each row
-    still sums to 1.
+    The attention to a word is the sum over its pieces, and from a word the mean over its pieces, so that each row still
+    sums to 1.
     """
     member = torch.eye(max(words) + 1, dtype=probs.dtype)[list(words)]  # (S, words)
     return (member / member.sum(dim=0)).T @ probs @ member
 
 
 def rollout(attentions: Sequence[Tensor]) -> list[Tensor]:
-    """Attention rollout, L of (H,S,S) to L of (S,S): how much of each input token has reached each token by each layer.
+    """Return how much of each input token has reached each token by each layer: L of (H,S,S) to L of (S,S).
 
-    The mean over the heads with the residual as identity, (A + I) / 2, multiplied through the layers (Abnar and
-    Zuidema 2020, "Quantifying Attention Flow in Transformers").
+    This is attention rollout: the mean over the heads with the residual as identity, (A + I) / 2, multiplied through
+    the layers (Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers").
     """
     rolled: list[Tensor] = []
     for probs in attentions:
@@ -235,7 +235,7 @@ def quadrants(probs: Tensor, sides: Sequence[int]) -> dict[str, float]:
 
 
 def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
-    """The strongest units, from their activations (S,F) and the second matrix of the feed-forward, W₂ (D,F) with b₂.
+    """Return the strongest units, from activations (S,F) and the second matrix of the feed-forward, W₂ (D,F) with b₂.
 
     A token to which the feed-forward adds nothing has shares of 0.
     """

@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
 
 def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
-    """The requested layers and heads, or as many as LIMIT allows: first fewer heads, down to 4, then fewer layers.
+    """Return the requested layers and heads, or as many as LIMIT allows: fewer heads first, to 4, then fewer layers.
 
     Raises ValueError for a layer or head that the model does not have.
     """
@@ -61,7 +61,7 @@ def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequenc
 
 
 def size(journey: Journey, layers: int, heads: int) -> float:
-    """Bytes of packed numbers for so many layers and heads."""
+    """Return the bytes of packed numbers for this many layers and heads."""
     S = len(journey.tokens)
     D = journey.config.hidden_size
     vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
@@ -88,24 +88,24 @@ def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
 
 
 def packed_probs(probs: Tensor) -> str:
-    """Probabilities as uint16, 65535 for 1."""
+    """Return probabilities as uint16, 65535 for 1."""
     return base64.b64encode((probs.double() * 65535).round().numpy().astype("<u2").tobytes()).decode()
 
 
 def packed_vectors(vectors: Tensor) -> str:
-    """Vectors as float16; values beyond its range become its largest number."""
+    """Return vectors as float16; values beyond its range become its largest number."""
     return base64.b64encode(vectors.double().clamp(-65504, 65504).numpy().astype("<f2").tobytes()).decode()
 
 
 def rounded(values: Tensor) -> Any:
-    """Numbers for reading, to 5 digits: a list, or lists of lists."""
+    """Return numbers for reading, to 5 digits: a list, or lists of lists."""
     if values.dim() > 1:
         return [rounded(row) for row in values]
     return [float(f"{value:.5g}") for value in values.double().tolist()]
 
 
 def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
-    """Everything that the script of the page draws; each name is explained at the top of numbers.js."""
+    """Return everything that the script of the page draws; each name is explained at the top of numbers.js."""
     config = journey.config
     S = len(journey.tokens)
     decision = journey.decision
@@ -140,7 +140,7 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
 
 
 def attention(journey: Journey, choice: Choice) -> dict[str, Any]:
-    """For each layer: its heads one after the other, their mean, the rollout up to it, and the shares of a pair."""
+    """Return for each layer its heads in order, their mean, the rollout up to it, and the shares of a pair."""
     found: dict[str, Any] = {}
     rolled = rollout(journey.attentions)
     for layer in choice.layers:

@@ -65,7 +65,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
 def page(
     journey: Journey, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, annotated: str = ""
 ) -> str:
-    """Return the whole page. layers, heads: which to offer (default: all, or fewer of a long text).
+    """Return the whole page. layers, heads: which to offer (default: all, or fewer for a long text).
 
     annotated: the address, relative to the page, of the folder that `make annotated` writes; "" for no links to it.
     Raises ValueError for a layer or head that the model does not have.
@@ -122,7 +122,7 @@ def steps_of(journey: Journey) -> list[str]:
 
 
 def seen(text: str) -> str:
-    """Text with invisible characters written out: NUL as ␀, U+202E as ⟨U+202E⟩."""
+    """Return a text with invisible characters written out: NUL as ␀, U+202E as ⟨U+202E⟩."""
     return "".join(
         character
         if character in JOINERS or unicodedata.category(character) not in INVISIBLE
@@ -163,7 +163,7 @@ def tokens(journey: Journey) -> list[dict[str, Any]]:
 
 
 def tokens_of_decision(journey: Journey, decision: Decision) -> list[tuple[int, Any, float | None, float | None]]:
-    """For every token its place, the decision without it, its part of the logit, and the attention of [CLS] to it."""
+    """Return for every token its place, the decision without it, its part of the logit, and [CLS]'s attention to it."""
     masked = {one.place: one for one in journey.masked}
     logit = 0 if len(decision.logits) == 1 else decision.decided
     nothing = [None] * len(journey.tokens)
@@ -174,7 +174,7 @@ def tokens_of_decision(journey: Journey, decision: Decision) -> list[tuple[int, 
 
 
 def sums(decision: Decision) -> list[dict[str, Any]]:
-    """For each logit of a decision the largest contributions, and all others together."""
+    """Return for each logit of a decision the largest contributions, and all others together."""
     single = len(decision.logits) == 1
     found = []
     for k, parts in enumerate(decision.contributions):
@@ -207,7 +207,7 @@ def line_of(step: str) -> tuple[str, int]:
 
 
 def listings(steps: Iterable[str]) -> list[tuple[str, int, list[Markup]]]:
-    """Return the source of these steps, with path and first line: model.py whole, of other modules the functions."""
+    """Return the source of these steps, with path and first line: all of model.py, and functions of other modules."""
     found = [("model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
     for function in dict.fromkeys(STEPS[step][0] for step in steps):
         path = Path(inspect.getfile(function)).relative_to(PACKAGE).as_posix()

@@ -73,7 +73,8 @@ def trace(
     check_input(encoder, text, text_b, classifier)
     row = tokenizer(text, text_b, truncation=truncation)
     tensors, states = record_row(encoder, row)
-    ids, pooled = row.input_ids[0].tolist(), tensors.get(Place("pooler"))
+    ids = row.input_ids[0].tolist()
+    pooled = tensors.get(Place("pooler"))
     below: Any = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
     numbers = encoder.config.shared_layers
     stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(numbers))]
@@ -154,7 +155,7 @@ def notes(
         f"The text has {row.longest} tokens, and {tokenizer.max_length} are read; the rest was cut off.": (
             row.longest > tokenizer.max_length
         ),
-        "The text is empty: the model reads [CLS] and [SEP] alone.": not text and text_b is None,
+        "The text is empty: the model reads only [CLS] and [SEP].": not text and text_b is None,
         "This model has no segments: only the [SEP] between the two texts separates them.": (
             text_b is not None and encoder.config.type_vocab_size < 2
         ),
@@ -185,7 +186,9 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     classifier = open_reader(args.classifier, model=args.model, device="cpu") if args.classifier else None
     encoder: Encoder | MaskedLM
     if isinstance(classifier, Reader):
-        name, encoder, tokenizer = args.classifier, classifier.model.encoder, classifier.tokenizer
+        name = args.classifier
+        encoder = classifier.model.encoder
+        tokenizer = classifier.tokenizer
     else:
         name = args.model or (str(classifier.features.model) if classifier else default_model)
         most = classifier.features.recipe.max_length if classifier else None
@@ -272,7 +275,7 @@ def describe(traced: Trace) -> dict[str, Any]:
 
 
 def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
-    """Attention as a picture, whose format is the ending of its name."""
+    """Draw attention as a picture, whose format is the ending of its name."""
     names = [name.replace("$", r"\$") for name in names]  # matplotlib would read a formula
     size = min(24.0, 1.6 + 0.26 * len(names))
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
