@@ -100,9 +100,13 @@ class TextClassifier(Classifying):
     def score(self, encoded: EncoderOutput) -> Tensor:
         """Return one row of scores per text, (B, outputs)."""
         c: Any = encoded.pooler_output  # the pooler's, or the mean
-        c = encoded.last_hidden_state[:, 0] if c is None else c  # (B,S,D) -> (B,D)
+        c = self.first_token(encoded.last_hidden_state) if c is None else c
         c = self.through_first_layer(self.dropout(c) if self.dropout_before else c)
         return self.classifier(self.dropout(c))  # type: ignore[no-any-return]  # a Tensor
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Return the state of [CLS], (B,S,D) -> (B,D)."""
+        return x[:, 0]
 
 
 class SequenceClassification(TextClassifier):
@@ -139,6 +143,15 @@ class MultipleChoice(TextClassifier):
         super().build(config)
         usual = self.dropout.p if config.classifier_dropout_on_choices else config.hidden_dropout_prob
         self.dropout.p = usual if config.choice_dropout is None else config.choice_dropout
+        self.copies = config.norm_in_heads
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """Return the state of [CLS], (B·C,S,D) -> (B·C,D).
+
+        ModernBertForMultipleChoice copies these rows, the other classes do not. It matters for equality bit for bit: if
+        D is not a multiple of 4, some processors round the product of a copy differently.
+        """
+        return x[:, 0].contiguous() if self.copies else x[:, 0]
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""

@@ -152,7 +152,8 @@ def prepare(model: str, scratch: Path, settings: Settings) -> Path:
     folder = Path(shutil.copytree(peers.checkpoint_folder(model, scratch, settings), scratch / "checkpoint"))
     if settings.infinity:
         Path(settings.infinity).stat()
-        export(folder, folder / "model.onnx")
+        export(folder, scratch / "model.onnx")
+        (scratch / "model.onnx").rename(folder / "model.onnx")  # export writes nothing into the folder that it reads
     return folder
 
 

@@ -48,7 +48,7 @@ def by_heads(attend: PackedAttend) -> Attend:
 
 
 def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
+    """Attend within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
 
     query may hold the first token of each text only and the extra rows, (B + extra,H,W); these are returned unchanged.
     """
@@ -58,7 +58,7 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
 
 
 def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window: int) -> Tensor:
-    """Attention to the tokens at most window // 2 away, group after group: (T,H,W) or (B + extra,H,W) -> the same.
+    """Attend to the tokens at most window // 2 away, group after group: (T,H,W) or (B + extra,H,W) -> the same.
 
     A block of queries is multiplied only with the keys that it reaches.
     """
@@ -158,7 +158,7 @@ def softmax(scores: Tensor, out: Tensor) -> Tensor:
 
 
 def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention within each text by one kernel for the padded batch, (T,H,W) or (B,H,W) -> the same."""
+    """Attend within each text by one kernel for the padded batch, (T,H,W) or (B,H,W) -> the same."""
     all_tokens = len(query) == len(key)
     q, k, v = packed.pad(query) if all_tokens else query[:, None], packed.pad(key), packed.pad(value)  # (B,S,H,W)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
@@ -169,7 +169,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention by one kernel that takes the bounds of the texts; CUDA.
+    """Attend within each text by one kernel that reads the bounds of the texts; CUDA.
 
     The kernels are those of torch's own attention: the memory-efficient one for float32, FlashAttention for bfloat16
     and float16.

@@ -183,7 +183,7 @@ def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
 
 
 def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> bool:
-    """True if this build of torch has the kernel and it agrees with a float64 product within MAX_ERROR.
+    """Return whether this build of torch has the kernel, and it agrees with a float64 product within MAX_ERROR.
 
     It tries a plain product, one without bias, and every activation, with a number of tokens that is not a multiple of
     a block.

@@ -218,25 +218,23 @@ def train(
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
-    rows = data.rows
     known = data.known_labels
     if task.resolve(data) != task:
-        raise ValueError(
-            "the texts have lists of labels, and this classifier has one for each; `minibert finetune classify`"
-        )
+        raise ValueError("the labels are lists; this classifier gives a text only one; `minibert finetune classify`")
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(known, folds if candidates else 1)
     folds = 0 if min(Counter(known).values()) < folds else folds
     names = task.labels_of(data)
     numbers = np.array(list(map({name: number for number, name in enumerate(names)}.get, known)))  # 0 .. K - 1
-    features.fit(table_of(rows))
-    vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
+    table = table_of(data.rows)
+    features.fit(table)
+    vectors = features.transform(table) if vectors is None else check_vectors(vectors, features, data.rows)
     scores = cross_validate(vectors, numbers, sorted(candidates) or [C], folds) if folds else []
     best = max(scores, key=lambda score: score.mean).C if scores else C
     head = new_head(best).fit(vectors, numbers)
     head[-1].classes_ = np.array(names)
-    return Classifier(features, head, len(rows), folds, scores)
+    return Classifier(features, head, len(data.rows), folds, scores)
 
 
 def as_grid(grid: str | Sequence[float]) -> list[float]:

@@ -268,7 +268,7 @@ def last_states(encoder: Encoder, packed: PackedBatch) -> Tensor:
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, dropout: nn.Dropout
 ) -> tuple[Tensor, None]:
-    """Attention within each text, (H,T,W) -> (H,T,W), or from the tokens that are read, (H,N,W) -> (H,N,W)."""
+    """Attend within each text, (H,T,W) -> (H,T,W), or from the tokens that are read, (H,N,W) -> (H,N,W)."""
     p = dropout.p if dropout.training else 0.0
     groups = packed.read_groups if packed.is_last else packed.groups
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
@@ -286,7 +286,7 @@ def packed_attention(
 
 
 def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, number: int, p: float) -> Tensor:
-    """Attention in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same."""
+    """Attend in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same."""
     mask = packed.groups[number].mask
     window = packed.window
     if window is None or key.shape[2] <= window // 2 + 1:  # every token of these texts is in the window

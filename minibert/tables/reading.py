@@ -119,7 +119,7 @@ class Table:
         return 0 if self.size is None else self.stream.tell()
 
     def state(self) -> tuple[int, int] | None:
-        """Bytes and modification time of a file; None for standard input and a folder."""
+        """Return the bytes and modification time of a file; None for standard input and a folder."""
         is_file = self.name != STANDARD_INPUT and self.format != FOLDER
         found = os.fstat(self.stream.fileno()) if is_file else None
         return found and (found.st_size, found.st_mtime_ns)

@@ -14,7 +14,6 @@ texts, D hidden size.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +55,6 @@ class TextRows:
                 f"there are columns of {', '.join(map(str, lengths))} rows; each row needs a text in each, and a "
                 "similarity needs two texts"
             )
-        for row, value in enumerate(self.similarity or ()):
-            if not math.isfinite(value):
-                raise ValueError(f"row {row} has the similarity {value}; it must be a finite number")
 
     def __len__(self) -> int:
         return len(self.columns[0])

@@ -119,8 +119,10 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
                 '{"words": ["Ann"], "tags": ["B-person"]}; --columns (columns=) chooses other names'
             )
         row, given = (record[one] for one in columns)
-        if not isinstance(row, list) or not isinstance(given, list) or len(row) != len(given):
-            raise ValueError(f"{place} needs a list of words, and a list of exactly one tag for every word")
+        if not isinstance(row, list) or not isinstance(given, list):
+            raise ValueError(f"{place} needs a list of words and a list of tags")
+        if len(row) != len(given):
+            raise ValueError(f"{place} has {len(row)} words and {len(given)} tags; each word needs one tag")
         if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)

@@ -12,6 +12,7 @@ again with replacement.
     nDCG@10     Σ 1 / log2(1 + rank) of the right texts, as a share of the best possible
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,11 +76,9 @@ def measure_similarity(
     model, recipe, device, settings: as for `embed`. Raises what `embed` raises, and ValueError for fewer than 2 rows,
     columns of different lengths, scores that are not finite or all equal, and a text whose vector has length 0.
     """
-    given = np.asarray(scores, np.float64)
-    if given.shape != (len(texts),) or len(texts) != len(pairs):
-        raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs and {given.size} scores; each row needs all three")
-    for row in np.flatnonzero(~np.isfinite(given)):
-        raise ValueError(f"row {row} has the score {given[row]}; it must be a finite number")
+    if not len(texts) == len(pairs) == len(scores):
+        raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs and {len(scores)} scores; each row needs all three")
+    given = np.array([as_number(score, f"row {row}") for row, score in enumerate(scores)])
     if len(np.unique(given)) < 2:
         raise ValueError(f"the scores of {len(given)} rows are all equal; a correlation needs different ones")
     embedder = Embedder(model, recipe, device, **settings)
@@ -188,7 +187,7 @@ def measure_file(
 
 
 def as_number(cell: object, place: str) -> float:
-    """Return a score. Raises ValueError, with its place, for anything but a number."""
-    if np.isnan(number := as_float(cell)):
-        raise ValueError(f"{place} has the score {brief(cell)}; it must be a number")
+    """Return a score. Raises ValueError, with its place, for anything but a finite number."""
+    if not math.isfinite(number := as_float(cell)):
+        raise ValueError(f"{place} has the score {brief(cell)}; it must be a finite number")
     return number

@@ -76,9 +76,8 @@ def trace(
     ids = row.input_ids[0].tolist()
     pooled = tensors.get(Place("pooler"))
     below: Any = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
-    numbers = encoder.config.shared_layers
-    stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(numbers))]
-    matrices = (below.layers[number].feed_forward.contract for number in numbers)
+    matrices = [below.layers[number].feed_forward.contract for number in encoder.config.shared_layers]
+    stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(matrices))]
     traced = Trace(
         text=text,
         text_b=text_b,
@@ -206,12 +205,8 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
         there = (annotated / "model.html").is_file()
         link = Path(os.path.relpath(annotated, args.out.parent)).as_posix() if there else ""
         traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=link)
-        figures |= {
-            "out": str(args.out),
-            "bytes": args.out.stat().st_size,
-            "page_layers": choice.layers,
-            "page_heads": choice.heads,
-        }
+        figures |= {"out": str(args.out), "bytes": args.out.stat().st_size}
+        figures |= {"page_layers": choice.layers, "page_heads": choice.heads}
         if choice.message:
             print(block("left out", choice.message))
         print(block("page", f"{args.out}: {figures['bytes'] / 1e6:.2f} MB"))

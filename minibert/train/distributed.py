@@ -180,7 +180,7 @@ def check(batch_size: int) -> None:
 
 
 def silence_other_ranks() -> None:
-    """Only the main process prints; the others write nothing but the error that stops them."""
+    """Let only the main process print; the others write only the error that stops them."""
     if not context().is_main:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
         warnings.simplefilter("ignore")

@@ -75,7 +75,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """True where the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
+    """Return whether the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
 
     Elsewhere torch still computes bfloat16 products, on a CPU about 100 times slower than float32.
     """
@@ -85,7 +85,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def has_int8(device: torch.device) -> bool:
-    """True where the hardware multiplies int8 and adds without overflow: VNNI or AMX on a CPU."""
+    """Return whether the hardware multiplies int8 and adds without overflow: VNNI or AMX on a CPU."""
     return device.type == "cpu" and bool(cpu_features() & {"avx512_vnni", "avx_vnni", "avxvnni", "amx_int8"})
 
 

@@ -37,13 +37,13 @@ def cut(text: str, most: int = LONGEST) -> str:
     return printable(text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)")
 
 
-def brief(value: object) -> str:
+def brief(value: Any) -> str:
     """Return a value for an error message: its repr if that is short, else the beginning of a text, or the type."""
     if isinstance(value, str) and len(value) > LONGEST:
         return f"{value[: LONGEST // 2]!r}... ({len(value):,} characters)"
     if isinstance(value, int) and abs(value) >= 10**LONGEST:  # Python refuses to write thousands of digits
         return f"a number of more than {LONGEST} digits"
-    text = repr(value)
+    text = repr(value.item() if getattr(value, "ndim", None) == 0 else value)  # numpy's nan as nan, not np.float64(nan)
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,6 +71,13 @@ def test_clients_count_answers_and_errors(no_network: None) -> None:
     assert sum(status == 500 for _, status in answers) == pytest.approx(len(seen) / 4, abs=3)
     assert all(seconds > 0 for seconds, _ in answers)
     assert {json.loads(body)["input"] for body in seen} == {"a", "b", "c"}
+
+
+@pytest.mark.slow
+def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint: Path, tmp_path: Path) -> None:
+    settings = Settings(serve=True, infinity=sys.executable)  # any program
+    folder = serving.prepare(str(checkpoint), tmp_path, settings)
+    assert (folder / "model.onnx").stat().st_size > (folder / "model.safetensors").stat().st_size
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ def test_a_damaged_file_is_refused(kept: Any, legacy: bool, pretraining: Any, tm
             {"state_dict": {"a": torch.ones(1)}, "epoch": 3},
             "holds no tensors by name; it holds: ['state_dict', 'epoch']",
         ),
-        ({5: torch.ones(1)}, "5 is no name of a tensor"),
+        ({5: torch.ones(1)}, "5 is not the name of a tensor"),
         ({"a": torch.ones(2, dtype=torch.complex64)}, "tensor a is complex64"),
         ({"a": torch.ones(2, 2).to_sparse()}, "tensor a is float32, sparse_coo, cpu, (2, 2); supported: dense"),
         ({"a": torch.ones(2, device="meta")}, "tensor a is float32, strided, meta"),

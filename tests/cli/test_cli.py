@@ -297,7 +297,7 @@ def test_train_takes_vectors_that_embed_has_written(run: Any, tmp_path: Path, ch
     assert not (tmp_path / "made.features").exists()
     assert "are not made from these texts" in complaint(run(*train, "--overwrite", "--model", checkpoint))
     vectors.write_bytes(b"no matrix")
-    message = f"--features is {vectors}, which is no file of `minibert embed`"
+    message = f"--features is {vectors}, which is not a file of `minibert embed`"
     assert message in complaint(run(*train, "--overwrite", *settings))
 
 

@@ -21,6 +21,7 @@ from minibert.activations import ACTIVATION
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.families.modernbert import BIASES, GLOBAL, LOCAL, MODERNBERT
 from minibert.hooks import STAGES, Place, record
@@ -49,6 +50,14 @@ def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
     assert unequal(result.rows) == []
     assert {r.rung for r in result.rows} == set(RUNGS)
     assert {r.head for r in result.rows} == {"encoder", *size.family.heads}
+
+
+@pytest.mark.parametrize("family", [DISTILBERT, MODERNBERT], ids=["distilbert", "modernbert"])
+def test_two_tokens_of_a_width_that_is_no_multiple_of_4_are_bit_identical_in_every_head(family: Family) -> None:
+    size = tiny("6 wide", family, hidden_size=6, num_hidden_layers=1, max_position_embeddings=2)
+    result = ladder.climb_random(size)
+    assert unequal(result.rows) == []
+    assert {r.head for r in result.rows} == {"encoder", *family.heads}
 
 
 def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(minilm: Path) -> None:

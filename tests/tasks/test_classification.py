@@ -431,6 +431,8 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
         ({"c": 1}, "'a', 'b'"),
         ({"a": -1}, "at least 0"),
         ({"a": math.nan}, "at least 0"),
+        ({"a": 10**400}, "at least 0"),
+        ({"a": "heavy"}, "at least 0"),
         ({"a": 0, "b": 0}, "above 0"),
     ],
 )

@@ -78,6 +78,11 @@ def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoi
     [
         (lambda model: measure_similarity(["a"], ["b"], [1.0, 2.0], model), "1 texts, 1 pairs and 2 scores"),
         (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1.0, math.nan], model), "row 1 has the score nan"),
+        (
+            lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1, 10**400], model),
+            "row 1 has the score a number of more than",
+        ),
+        (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, ["a", 1], model), "row 0 has the score 'a'"),
         (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1.0, 1.0], model), "scores of 2 rows are all equal"),
         (lambda model: measure_retrieval(["a"], ["b", "c"], model), "1 queries and 2 texts"),
         (lambda model: measure_retrieval(["a", "b"], ["c", "c"], model), "1 different texts"),
@@ -98,6 +103,13 @@ def test_a_table_is_read_by_usual_names_or_by_order(header: bool, checkpoint: Pa
     assert measure_file(path, "similarity", checkpoint, recipe=recipe).figures == expected.figures
     path.write_text("sentence1,sentence2,score\na,b,high\n")
     with pytest.raises(ValueError, match=r"line 2.* 'high'"):
+        measure_file(path, "similarity", checkpoint)
+
+
+def test_a_score_that_no_float_can_hold_is_refused_with_its_line(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sts.jsonl"
+    path.write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 10**400}) + "\n")
+    with pytest.raises(ValueError, match=r"line 1.*score a number of more than"):
         measure_file(path, "similarity", checkpoint)
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tqdm
 
@@ -51,6 +52,7 @@ def test_a_value_in_an_error_shows_its_beginning_and_its_length() -> None:
     assert printing.brief("\x1b" * 100) == repr("\x1b" * 40) + "... (100 characters)"
     assert printing.brief(10**5000) == "a number of more than 80 digits"
     assert printing.brief([0] * 100) == "of type list"
+    assert printing.brief(np.float64("nan")) == "nan"
 
 
 # ---------------------------------------------------------------------------------------------------------------

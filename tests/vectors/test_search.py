@@ -195,7 +195,7 @@ def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path
     with pytest.raises(ValueError, match="must be float32 or float16"):
         minibert.search(corpus, "one text")
     corpus.write_bytes(b"")
-    with pytest.raises(ValueError, match="is no numpy file"):
+    with pytest.raises(ValueError, match="is not a numpy file"):
         minibert.search(corpus, "one text")
 
 
