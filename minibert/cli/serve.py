@@ -1,16 +1,23 @@
 """`minibert serve`: vectors, labels and masked tokens over HTTP."""
 
+from __future__ import annotations
+
 import argparse
 import ipaddress
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.serving import ServerSettings
 from minibert.utils.printing import note, require
 from minibert.vectors.recipe import Recipe
+
+if TYPE_CHECKING:
+    from minibert.serving.app import Server
 
 API_KEY = "MINIBERT_API_KEY"
 
@@ -28,13 +35,7 @@ def run(args: Arguments) -> Figures:
     MINIBERT_API_KEY in the environment is the key that requests must have. No text is logged.
     """
     require("serve", "uvicorn", "httptools", "starlette", "msgspec", "prometheus_client")
-    import torch
-
-    from minibert.prediction.reader import folder_kind
-    from minibert.serving.app import Server, listen, serve
-    from minibert.serving.models import Masks, Vectors, load_labels
-    from minibert.utils.device import choose_device
-    from minibert.vectors.embedder import Embedder
+    from minibert.serving.app import call_in_thread, listen, serve
 
     settings = read_options(args, ServerSettings)
     key = os.environ.get(API_KEY)
@@ -44,25 +45,38 @@ def run(args: Arguments) -> Figures:
         host, port = listener.getsockname()[:2]
         if key is None and not ipaddress.ip_address(host).is_loopback:
             note(f"warning: {host} is open to other machines, and {API_KEY} is not set")
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        device = choose_device(args.device)
-        name = settings.name or Path(args.model).name
-        settings = replace(settings, batch_tokens=settings.batch_tokens or (1024 if device == "cpu" else 16384))
-        embedder = Embedder(args.model, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
-        server = Server(
-            Vectors(name, embedder, truncate=settings.truncate),
-            None if settings.classifier is None else load_labels(settings.classifier, device),
-            Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
-            settings,
-            key,
-        )
+        server = call_in_thread(partial(load_server, args, settings, key))
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         names = ", ".join(server.names)
-        print(f"{names} at {address}: {', '.join(server.offers)}; {embedder.description}", flush=True)
+        print(f"{names} at {address}: {', '.join(server.offers)}; {server.vectors.embedder.description}", flush=True)
         warnings.simplefilter("ignore")  # about texts: the log has none, and replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))
     print(f"ended; {texts:,} texts, {tokens:,} tokens")
     return {"address": address, "texts": texts, "tokens": tokens}
+
+
+def load_server(args: Arguments, settings: ServerSettings, key: str | None) -> Server:
+    """Return the server with its models."""
+    import torch
+
+    from minibert.prediction.reader import folder_kind
+    from minibert.serving.app import Server
+    from minibert.serving.models import Masks, Vectors, load_labels
+    from minibert.utils.device import choose_device
+    from minibert.vectors.embedder import Embedder
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(args.device)
+    name = settings.name or Path(args.model).name
+    settings = replace(settings, batch_tokens=settings.batch_tokens or (1024 if device == "cpu" else 16384))
+    embedder = Embedder(args.model, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
+    return Server(
+        Vectors(name, embedder, truncate=settings.truncate),
+        None if settings.classifier is None else load_labels(settings.classifier, device),
+        Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
+        settings,
+        key,
+    )

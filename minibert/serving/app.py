@@ -11,9 +11,10 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -82,6 +83,7 @@ class Server:
     ) -> None:
         self.settings = settings
         self.api_key = api_key
+        self.vectors = vectors
         self.models: dict[str, Any] = {"/v1/embeddings": vectors, "/classify": labels, "/fill-mask": masks}
         self.offers = [path for path, model in self.models.items() if model]
         self.names = list(dict.fromkeys(model.name for model in (vectors, labels) if model))
@@ -252,6 +254,28 @@ def listen(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         raise ValueError(f"--port {port} of --host {host} cannot be used: {error.strerror}") from None
+
+
+def call_in_thread(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, called in a thread that ends then: so models are loaded.
+
+    OpenMP gives each thread that computes a team of its own, for as long as the thread lives. If the main thread had
+    one beside the thread that computes the batches, there would be more OpenMP threads than cores, and GNU's library
+    then lets them sleep between two products: a short text takes 1.5 times as long.
+    """
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = Thread(target=call, daemon=True)  # Ctrl-C does not wait for a download
+    thread.start()
+    result = future.result()
+    thread.join()
+    return result
 
 
 def serve(server: Server, listener: socket.socket) -> None:

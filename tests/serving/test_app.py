@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import shutil
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from support.words import labelled, state_vectors, write_words_checkpoint
 import minibert
 from minibert.cli import main as cli
 from minibert.prediction.frozen import Classifier, train
-from minibert.serving import ServerSettings, app
+from minibert.serving import ServerSettings, app, models
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.masked_text import fill_mask
 
@@ -145,6 +146,23 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
     assert_close(found_in(embed(served[0], TEXTS, model="stated")), expected)
     assert len(found_in(embed(served[0], TEXTS, model="stated", dimensions=3))[0]) == 3
     assert "max_length 12" in embed(served[0], LONG, model="stated").json()["error"]["message"]
+
+
+def test_models_are_loaded_in_a_thread_that_has_ended_when_the_server_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading: list[threading.Thread] = []
+    alive: list[bool] = []
+
+    def load(*arguments: Any, **settings: Any) -> Vectors:
+        loading.append(threading.current_thread())
+        return Vectors(*arguments, **settings)
+
+    monkeypatch.setattr(models, "Vectors", load)
+    monkeypatch.setattr(app, "serve", lambda server, listener: alive.append(loading[0].is_alive()))
+    assert cli.main(["serve", "--model", str(folder), "--port", "0", "--device", "cpu"]) == 0
+    assert loading != [threading.main_thread()]
+    assert alive == [False]
 
 
 def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors, folder: Path) -> None:
