@@ -237,7 +237,7 @@ class Residual(nn.Module):
 
     def forward(self, change: Tensor, x: Tensor) -> Tensor:
         """(B,S,D) and (B,S,D) -> (B,S,D)."""
-        return self.dropout(change) + x  # type: ignore[no-any-return]
+        return self.dropout(change) + x  # type: ignore[no-any-return]  # a Tensor: (B,S,D)
 
 
 class Layer(nn.Module):
