@@ -238,20 +238,21 @@ class QuestionAnswering(Classifying):
 class SentenceVectors(Head):
     """One vector for each text, the mean of its tokens or [CLS]: an encoder that learns to compare texts.
 
-    It adds no weights to the encoder, so it is not a head of a checkpoint: `save` writes the encoder, and pooling and
-    normalize to the files of sentence-transformers. The encoder's pooler is kept as it is.
+    It adds no weights to the encoder, so it is not a head of a checkpoint: `save` writes the encoder, and pooling,
+    normalize and dimensions to the files of sentence-transformers. The encoder's pooler is kept as it is.
     """
 
     name = "sentence-vectors"
     upstream = "Model"
 
-    def __init__(self, encoder: Encoder, pooling: str, normalize: bool = False) -> None:
+    def __init__(self, encoder: Encoder, pooling: str, normalize: bool = False, dimensions: int | None = None) -> None:
         nn.Module.__init__(self)  # the encoder exists already
         self.config = encoder.config
         self.head_is_trained = False
         self.encoder = encoder
         self.pooling = pooling
         self.normalize = normalize  # whether users of the vectors scale them to length 1
+        self.dimensions = dimensions  # how many numbers of a vector they keep; None: all
         self.reads = {"mean": ("mean",), "cls": ("first",)}[pooling]
         if encoder.pooler is not None:
             encoder.pooler.requires_grad_(False)

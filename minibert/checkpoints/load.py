@@ -353,7 +353,8 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     folder = user_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, SentenceVectors):
-        stated = Stated(model.pooling, model.normalize, tokenizer.max_length if tokenizer else None)
+        length = tokenizer.max_length if tokenizer else None
+        stated = Stated(model.pooling, model.normalize, length, model.dimensions)
         write_stated(folder, stated, model.config.hidden_size)
         model = model.encoder
     config: Any = model.config

@@ -4,7 +4,7 @@ modules.json                        the steps, each with its type and folder: Tr
 1_Pooling/config.json               how the vectors of a text's tokens become one
 sentence_bert_config.json           max_seq_length, to which texts are cut; newer folders have model_max_length in
                                     tokenizer_config.json instead
-config_sentence_transformers.json   a text that is put before every text
+config_sentence_transformers.json   a text that is put before every text; how many numbers of a vector are kept
 """
 
 import json
@@ -33,11 +33,15 @@ OLDER = {  # keys of a pooling's config.json before there was "pooling_mode"
 
 @dataclass(frozen=True)
 class Stated:
-    """How vectors are made: max_length is in tokens, at most the model's positions; None: as many as the tokenizer."""
+    """How vectors are made: max_length is in tokens, at most the model's positions; None: as many as the tokenizer.
+
+    dimensions: the first numbers of a vector, which are kept; None: all.
+    """
 
     pooling: str
     normalize: bool
     max_length: int | None
+    dimensions: int | None = None
 
     def __str__(self) -> str:
         return f"pooling {self.pooling}{', normalized' * self.normalize}, at most {self.max_length} tokens"
@@ -66,8 +70,10 @@ def read_stated(folder: Path) -> Stated | None:
     mode = pooling_mode(read_json(pooling))
     if mode not in MODES:
         raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
-    check_prompt(path.parent / "config_sentence_transformers.json")
-    return Stated(mode, len(steps) == 3, read_max_length(folder))
+    own = path.parent / "config_sentence_transformers.json"
+    values = read_json(own) if own.exists() else {}
+    check_prompt(own, values)
+    return Stated(mode, len(steps) == 3, read_max_length(folder), whole_number(own, "truncate_dim", values))
 
 
 def pooling_mode(config: dict[str, Any]) -> Any:
@@ -76,9 +82,8 @@ def pooling_mode(config: dict[str, Any]) -> Any:
     return named[0] if isinstance(named, list) and len(named) == 1 else named
 
 
-def check_prompt(path: Path) -> None:
+def check_prompt(path: Path, values: dict[str, Any]) -> None:
     """Raise ValueError for a prompt that is put before every text."""
-    values = read_json(path) if path.exists() else {}
     name = values.get("default_prompt_name")
     prompts = values.get("prompts") or {}
     if not isinstance(name, str | None) or not isinstance(prompts, dict):
@@ -96,13 +101,20 @@ def read_max_length(folder: Path) -> int:
     if own is not None and values[0].get("do_lower_case") and not values[1].get("do_lower_case"):
         raise refusal(own, "it lowercases texts (do_lower_case), and the tokenizer does not; lowercase them yourself")
     for path, key, stated in ((own, "max_seq_length", values[0]), (settings, "model_max_length", values[1])):
-        if length := stated.get(key):
-            try:
-                check_number(f"{path}: {key}", length, float, minimum=1)
-            except TypeError as error:  # the file is wrong, not the caller
-                raise ValueError(str(error)) from None
-            return int(min(length, positions))
+        if length := whole_number(path, key, stated):
+            return min(length, positions)
     return positions
+
+
+def whole_number(path: Path | None, key: str, values: dict[str, Any]) -> int | None:
+    """Return a number of a file, None without it. Raises ValueError for anything but a number of at least 1."""
+    if not (number := values.get(key)):
+        return None
+    try:
+        check_number(f"{path}: {key}", number, float, minimum=1)
+    except TypeError as error:  # the file is wrong, not the caller
+        raise ValueError(str(error)) from None
+    return int(number)
 
 
 def write_stated(folder: Path, stated: Stated, width: int) -> None:
@@ -122,7 +134,8 @@ def write_stated(folder: Path, stated: Stated, width: int) -> None:
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
-        },
+        }
+        | ({"truncate_dim": stated.dimensions} if stated.dimensions else {}),
         "modules.json": modules,
     }
     for path in paths[1:]:

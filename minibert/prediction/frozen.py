@@ -299,7 +299,12 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details: dict[str, Any] = {"normalize": False, "max_length": None, "columns": {}}  # older folders lack them
+            details: dict[str, Any] = {
+                "normalize": False,
+                "max_length": None,
+                "dimensions": None,
+                "columns": {},
+            }  # older folders lack them
             details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details["columns"])

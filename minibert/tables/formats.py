@@ -30,6 +30,7 @@ WHOLE_LIMIT = 1_000_000_000  # bytes in a .json or a UTF-16 file, decompressed
 CELL_LIMIT = 16_000_000  # characters in a cell of a .csv or .tsv
 CANDIDATES = (",", ";", "\t", "|")
 FOLDER = "folder"  # the format of a folder: each .txt file in it is one text
+MEMORY = "memory"  # the format of what is not a file: a data frame, a list
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
 FIRST_LINES = 20  # the delimiter of a table is found in these
 STATED = re.compile(r'"?sep=([^\w"\r\n])"?[\r\n]*', re.IGNORECASE)  # a first line by which Excel knows the delimiter
@@ -90,12 +91,19 @@ class FileSettings(TextSettings):
         """Only these settings, of a subclass that has others too."""
         return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
 
-    def format_of(self, name: str) -> tuple[str, bool]:
-        """Return the format of a file, and whether it is compressed.
+    def format_of(self, path: object) -> tuple[str, bool]:
+        """Return the format of a file or of data in memory, and whether it is compressed.
 
         Raises ValueError for an unknown format, and for settings that do not apply to the format.
         """
-        if format_by_name(name) == FOLDER:
+        name = str(path)
+        if format_by_name(path) == MEMORY:
+            if self.format or self.delimiter or self.encoding != FileSettings.encoding:
+                raise ValueError(
+                    f"format, delimiter and encoding are for files; leave them out for a {type(path).__name__}"
+                )
+            return MEMORY, False
+        if format_by_name(path) == FOLDER:
             if self.format is not None or self.delimiter is not None:
                 raise ValueError(
                     f"{name} is a folder, which is read as one text per .txt file; leave out --format "
@@ -115,15 +123,17 @@ class FileSettings(TextSettings):
         return found, compressed
 
 
-def format_by_name(path: str | os.PathLike[str]) -> str | None:
-    """Return the format that a name ends in, .gz aside; FOLDER for a folder, None for any other ending."""
+def format_by_name(path: object) -> str | None:
+    """Return the format that a name ends in, .gz aside; FOLDER for a folder, MEMORY for no path, None for the rest."""
+    if not isinstance(path, str | os.PathLike):
+        return MEMORY
     if os.path.isdir(user_path(path)):
         return FOLDER
     name = os.fspath(path).lower().removesuffix(".gz")
     return next((format for format in FORMATS if name.endswith(f".{format}")), None)
 
 
-def settings_by_name(path: str | os.PathLike[str], default: str, format: str | None, **more: Any) -> FileSettings:
+def settings_by_name(path: object, default: str, format: str | None, **more: Any) -> FileSettings:
     """Return how to read a file whose name may have any ending: `default` is the format of an unknown one."""
     return FileSettings(format=format or (None if format_by_name(path) else default), **more)
 

@@ -10,8 +10,10 @@
 .parquet  with pyarrow
 a folder  one text per .txt file; the name of its subfolder is its label (rows.py)
 
-All may also end in .gz. A .csv or .tsv may have another delimiter: it is given, or stated in a first line such as sep=;
-as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a table and of .jsonl are
+memory    a data frame, an Arrow table, a dict of columns, a list of objects, of tuples or of texts (rows.py)
+
+A file may also end in .gz. A .csv or .tsv may have another delimiter: it is given, or stated in a first line such as
+sep=; as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a table and of .jsonl are
 skipped. A table has a header if a column is requested by name, and none if all are requested by number, from 1. Except
 for .json and UTF-16, memory does not grow with the file: a row longer than ROW_LIMIT is refused before it is read.
 Errors name the file and the place in it.
@@ -31,6 +33,7 @@ from minibert.tables.formats import (
     DELIMITERS,
     FIRST_LINES,
     FOLDER,
+    MEMORY,
     STATED,
     FileSettings,
     decoded_lines,
@@ -49,10 +52,11 @@ from minibert.tables.rows import (
     read_json_lines,
     read_parquet,
     read_table,
+    rows_of,
     texts_in,
     without_quotes,
 )
-from minibert.tables.texts import TextOrPair
+from minibert.tables.texts import TextOrPair, as_text, is_missing
 from minibert.utils.printing import brief
 
 DEFAULT = FileSettings()
@@ -77,24 +81,27 @@ class Column:
 class Table:
     """Columns of a file, to be read once, inside `with`.
 
-    path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
-    the names of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
-    ImportError for .parquet without pyarrow, and ValueError for a pipe, a device, a folder without .txt files, an
-    unknown format, a missing column, a file that changes while it is read, or, with its place, for content that is
-    damaged.
+    path: - is standard input; or data in memory. settings: format, delimiter, encoding, missing texts. After the first
+    row `names` are the names of the requested columns, or their numbers without a header. Raises FileNotFoundError for
+    a missing file, ImportError for .parquet without pyarrow, TypeError for what is no data, and ValueError for a pipe,
+    a device, a folder without .txt files, an unknown format, a missing column, a file that changes while it is read,
+    or, with its place, for content that is damaged.
 
     whole: `record` has all columns of the row, also of a .parquet.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         columns: Sequence[Column],
         settings: FileSettings = DEFAULT,
         whole: bool = False,
     ) -> None:
-        self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
-        self.format, self.compressed = settings.format_of(self.name)
+        self.format, self.compressed = settings.format_of(path)
+        self.is_file = self.format not in (FOLDER, MEMORY) and os.fspath(path) != "-"
+        self.name = f"the {type(path).__name__}" if self.format == MEMORY else os.fspath(path)
+        self.name = STANDARD_INPUT if self.name == "-" else self.name
+        self.data = rows_of(path, self.name) if self.format == MEMORY else []
         self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
@@ -103,7 +110,7 @@ class Table:
         self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
         self.first_row: list[str] = []  # its cells, in a .csv or .tsv
         self.texts, self.others = texts_in(self.name) if self.format == FOLDER else ([], [])  # files of a folder
-        self.stream = io.BytesIO() if self.format == FOLDER else opened(path)
+        self.stream = io.BytesIO() if self.format in (FOLDER, MEMORY) else opened(path)
         self.begun = self.state()
         self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
 
@@ -119,9 +126,8 @@ class Table:
         return 0 if self.size is None else self.stream.tell()
 
     def state(self) -> tuple[int, int] | None:
-        """Return the bytes and modification time of a file; None for standard input and a folder."""
-        is_file = self.name != STANDARD_INPUT and self.format != FOLDER
-        found = os.fstat(self.stream.fileno()) if is_file else None
+        """Return the bytes and modification time of a file; None for anything else."""
+        found = os.fstat(self.stream.fileno()) if self.is_file else None
         return found and (found.st_size, found.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -189,6 +195,8 @@ class Table:
                     stacklevel=2,
                 )
             yield from self._table(rows if how.get("strict") or self.settings.format else without_quotes(rows))
+        elif self.format == MEMORY:
+            yield from self._in_memory()
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, fields_of(file.schema_arrow), self.name)
@@ -205,6 +213,18 @@ class Table:
             yield from ((place, line.removesuffix("\n").removesuffix("\r")) for line in lines)
         else:
             yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name, encoding)
+
+    def _in_memory(self) -> Iterator[tuple[str, object]]:
+        """Yield the rows of data in memory; the cells of a tuple are called 1, 2, ..."""
+        if self.data and isinstance(self.data[0], list):
+            self.first_row = list(map(str, self.data[0]))
+            keys = [str(number) for number in range(1, len(self.first_row) + 1)]
+            self.names = find_columns(self.columns, keys, self.name, self.first_row)
+        for number, row in enumerate(self.data):
+            place = f"row {number}"
+            if isinstance(row, list) and len(row) != len(self.first_row):
+                raise ValueError(f"{place} has {len(row)} items, and row 0 has {len(self.first_row)}")
+            yield place, dict(zip(keys, row, strict=True)) if isinstance(row, list) else row
 
     def _delimiter(self, lines: Sequence[str]) -> str:
         """Return the delimiter by the first lines of a table, with a warning if it is not the one of the format.
@@ -243,7 +263,7 @@ class Table:
     def is_missing(self, found: Any, column: Column) -> bool:
         """Return whether a value is null, NaN, a label of only blanks, or a text that is an empty cell of a table."""
         if not isinstance(found, str):
-            return found is None or found != found  # NaN is not equal to itself
+            return is_missing(found)
         if column.role == "label":
             return not found.strip() and not column.blank
         return not found and self.format in DELIMITERS
@@ -259,7 +279,10 @@ class Table:
                     "--missing drop (missing=)"
                 )
             return label
-        if absent and self.settings.missing == "empty":
+        missing = "empty" if self.settings.missing == "empty" else "error"
+        if self.format == MEMORY:
+            return as_text(found, where.removeprefix("row "), missing)
+        if absent and missing == "empty":
             return ""
         if absent or not isinstance(found, str):
             wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {brief(name)}, not a text"
@@ -310,7 +333,7 @@ class TextFile(Table):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         column: str | int | None = None,
         format: str | None = None,
         column2: str | int | None = None,

@@ -5,12 +5,15 @@ import importlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from minibert.tables.formats import decoded_lines, in_quotes, whole_text
+from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
@@ -71,6 +74,28 @@ def parsed(text: str, place: str) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise ValueError(f"{place} is not JSON: {error}") from None
+
+
+def rows_of(data: Any, name: str) -> list[Any]:
+    """Return the rows of a table or of a list in memory: objects, or lists of cells, or texts.
+
+    data: what column_names knows, or a column of objects, of tuples or of texts. Raises TypeError for anything else,
+    ValueError for columns of different lengths.
+    """
+    names = column_names(data)
+    if names is None and (isinstance(data, str | bytes) or not isinstance(data, Iterable)):
+        raise TypeError(
+            f"data is {brief(data)}, which is no file and no rows; pass a file, a data frame, a dict of columns, a "
+            "list of dicts or of tuples, or texts with labels="
+        )
+    if names is None:
+        return [list(row) if isinstance(row, tuple | np.ndarray) else row for row in as_column(data)]
+    columns = [list(as_column(data[one])) for one in names]
+    if len(set(map(len, columns))) > 1:
+        lengths = ", ".join(f"{one} {len(column)}" for one, column in zip(names, columns, strict=True))
+        raise ValueError(f"the columns of {name} have different numbers of rows: {lengths}")
+    columns = [[cell.tolist() if isinstance(cell, np.ndarray) else cell for cell in column] for column in columns]
+    return [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def open_parquet(stream: BinaryIO, name: str) -> Any:

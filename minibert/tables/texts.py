@@ -1,5 +1,7 @@
 """Columns of texts and of pairs of texts: the one place where user input is checked row by row."""
 
+import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
@@ -15,35 +17,60 @@ AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 TEXTS = 4096  # in a chunk: enough of each length for full batches; their encodings fit in memory
 CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes per character
 MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # keys: str() of a missing value
+NUMBERS = re.compile(r"(torch\.)?(b?float|u?int)\d")  # a dtype
 CONTAINERS = (list, tuple, set, frozenset, np.ndarray)  # of several labels
-LABELS = ("label", "labels", "target", "class")  # names of columns that do not hold texts
+# The usual names of a column of second texts.
+SECOND = (
+    *("positive", "passage", "answer", "context", "document", "hypothesis", "pair"),
+    *("question2", "sentence2", "text2", "text_b", "text"),
+)
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
 def as_texts(texts: object, *, missing: str = "error") -> list[str]:
-    """Make a list of str from any column of texts: list, tuple, 1-D array, Series with any index, generator.
+    """Make a list of str from any column of texts: list, tuple, 1-D array, Series with any index, Arrow, generator.
 
-    missing: "error" refuses None, NaN and pandas.NA; "empty" turns each into an empty text.
+    A str is one text. missing: "error" refuses None, NaN and pandas.NA; "empty" turns each into an empty text.
     Raises TypeError for any other container and for a row that is not a text, ValueError for a lone surrogate; both
     name the row. A generator is consumed.
     """
     if missing not in ("error", "empty"):
         raise ValueError(f"missing is {brief(missing)}; it must be 'error' or 'empty'")
-    if isinstance(texts, (str, bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
-        hint = "; for a single text write [text]" if isinstance(texts, str) else ""
+    if isinstance(texts, str):
+        texts = [texts]
+    texts, pairs = columns_of(texts)
+    kind = type(texts).__name__
+    if isinstance(texts, (bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
+        order = "; the texts come first, then the model" if isinstance(texts, os.PathLike) else ""
         raise TypeError(
-            f"texts is of type {type(texts).__name__}; a list, tuple, 1-D array, Series or generator of texts is "
-            f"expected{hint}"
+            f"texts is of type {kind}; a text, or a list, tuple, 1-D array, Series or generator of texts is expected"
+            f"{order}"
         )
-    dimensions = getattr(texts, "ndim", 1)  # of a numpy array or a pandas frame
+    if NUMBERS.match(str(getattr(texts, "dtype", ""))):
+        raise TypeError(f"texts is a {kind} of numbers; this reads texts, and makes the vectors itself")
+    dimensions = getattr(texts, "ndim", 1) if pairs is None else 2
     if dimensions != 1:
-        raise TypeError(
-            f"texts is a {type(texts).__name__} with {dimensions} dimensions; one column is expected; {PAIRS_HINT}"
-        )
-    return [as_text(text, row, missing) for row, text in enumerate(texts)]
+        raise TypeError(f"texts is a {kind} with {dimensions} dimensions; one column is expected; {PAIRS_HINT}")
+    return [as_text(text, row, missing) for row, text in enumerate(as_column(texts))]
 
 
-def as_text(text: object, row: int, missing: str) -> str:
+def as_column(values: Any) -> Any:
+    """Return a column of Arrow, polars or pandas as a list, and any other column as it is."""
+    for method in ("to_pylist", "to_list"):
+        if hasattr(values, method):
+            return getattr(values, method)()
+    return values
+
+
+def column_names(table: Any) -> list[Any] | None:
+    """Return the names of the columns of a dict, a frame, an Arrow table or a Dataset; None for anything else."""
+    if isinstance(table, Mapping):
+        return list(table)
+    names = getattr(table, "column_names", getattr(table, "columns", None))  # an Arrow table has columns too
+    return None if names is None else list(names)
+
+
+def as_text(text: object, row: int | str, missing: str) -> str:
     """Return one row as a str. Raises TypeError or ValueError, naming the row, if it is not a text."""
     if not isinstance(text, str):
         name = MISSING.get(str(text))
@@ -111,9 +138,11 @@ def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyTex
 def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple[list[str], list[str] | None]:
     """Return texts and their second texts as lists of the same length; a str is one text, two str are one pair.
 
-    Raises what as_texts raises, TypeError for a str beside a list, ValueError for columns of different lengths.
+    texts may also be a table of both, see columns_of. Raises what as_texts raises, TypeError for a str beside a list,
+    ValueError for columns of different lengths.
     """
-    first = as_texts([texts] if isinstance(texts, str) else texts, missing=missing)
+    texts, pairs = columns_of(texts) if pairs is None else (texts, pairs)
+    first = as_texts(texts, missing=missing)
     if pairs is None:
         return first, None
     if isinstance(texts, str) != isinstance(pairs, str):
@@ -121,7 +150,7 @@ def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple
             f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
             "pass two texts or two lists of texts"
         )
-    second = as_texts([pairs] if isinstance(pairs, str) else pairs, missing=missing)
+    second = as_texts(pairs, missing=missing)
     if len(first) != len(second):
         raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs a second one")
     return first, second
@@ -129,10 +158,8 @@ def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple
 
 def as_texts_or_pairs(texts: object, pairs: object = None, *, missing: str = "error") -> Sequence[TextOrPair]:
     """Return one column as a list of texts, two columns as a list of pairs. Raises what as_columns raises."""
-    if pairs is None:
-        return as_texts(texts, missing=missing)
     first, second = as_columns(texts, pairs, missing=missing)
-    return list(zip(first, second or [], strict=True))
+    return first if second is None else list(zip(first, second, strict=True))
 
 
 def are_pairs(texts: Sequence[TextOrPair]) -> bool:
@@ -141,23 +168,27 @@ def are_pairs(texts: Sequence[TextOrPair]) -> bool:
 
 
 def columns_of(table: Any) -> tuple[Any, Any]:
-    """Return the texts and pairs of a data frame or a 2-D array: its first and its second column.
+    """Return the texts and pairs of a table: its first and its second column.
 
-    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three
-    columns, and for two if one has a name that labels have.
+    table: a data frame, an Arrow table, a Dataset, or a 2-D array. pairs is None for a table of one column, and for
+    anything that is a single column. Raises TypeError for three columns, and for two whose names are not those of
+    pairs: the second may be a language, or a label.
     """
-    if getattr(table, "ndim", 1) != 2:
+    names = None if isinstance(table, Mapping) else column_names(table)
+    if names is None and (getattr(table, "ndim", 1) != 2 or NUMBERS.match(str(table.dtype))):
         return table, None
-    if (count := table.shape[1]) not in (1, 2):
-        raise TypeError(f"texts is a {type(table).__name__} of {count} columns; pass one of texts or two of pairs")
-    names = [str(name) for name in getattr(table, "columns", ())]  # of a data frame
-    if count == 2 and (labels := [name for name in names if name.lower() in LABELS]):
+    kind = f"texts is a {type(table).__name__}"
+    count = table.shape[1] if names is None else len(names)
+    if count not in (1, 2):
+        raise TypeError(f"{kind} of {count} columns; pass one of texts or two of pairs")
+    if names is None:
+        return table[:, 0], table[:, 1] if count == 2 else None
+    if count == 2 and str(names[1]).lower() not in SECOND:
         raise TypeError(
-            f"texts is a {type(table).__name__} with the columns {names[0]!r} and {names[1]!r}, and two columns are "
-            f"pairs of texts; pass only the column of the texts, or rename {labels[0]!r} if it holds texts"
+            f"{kind} with the columns {names[0]!r} and {names[1]!r}; pass only the column of the texts, or, if each "
+            "row is a pair of texts, an array: table.to_numpy()"
         )
-    cells = getattr(table, "iloc", table)
-    return cells[:, 0], cells[:, 1] if count == 2 else None
+    return table[names[0]], table[names[1]] if count == 2 else None
 
 
 def table_of(texts: Sequence[TextOrPair]) -> Any:

@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -67,7 +66,7 @@ class Answering(AnsweringSettings, Task):
     row_length = 384
     main = "f1"
 
-    def read(self, path: str | Path) -> Questions:
+    def read(self, path: Any) -> Questions:
         """Return the questions of a file, see questions.read_questions."""
         return read_questions(path, self)
 

@@ -8,10 +8,9 @@ Training is in train/, which brings the model and the loop.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -101,22 +100,20 @@ class Task(ABC):
     # Data
 
     @abstractmethod
-    def read(self, path: str | Path) -> Any:
-        """Read the labelled data of a file.
+    def read(self, path: Any) -> Any:
+        """Read the labelled data of a file, or of a table or rows in memory (tables.reading).
 
         Raises FileNotFoundError, and ValueError with file and line for invalid content.
         """
 
-    def from_labels(self, texts: Any, labels: Iterable[object], pairs: Any = None) -> Any:
-        """Return labelled data. Raises TypeError if only files have the data of this task."""
-        raise TypeError(f"the task {self.name!r} reads a file; pass its path in place of texts and labels")
-
-    def from_table(self, table: Mapping[str, Any], kind: str) -> Any:
-        """Return the labelled data in columns by name; kind: what the user passed, for messages."""
-        raise TypeError(f"the task {self.name!r} reads a file, not a {kind}; pass its path")
+    def from_labels(self, texts: Any, labels: Any, pairs: Any = None) -> Any:
+        """Return labelled data. Raises TypeError if a row of this task is not a text and a label."""
+        raise TypeError(
+            f"the task {self.name!r} reads rows of several fields; pass a file, a data frame or a list of dicts"
+        )
 
     @abstractmethod
-    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Any:
+    def from_texts(self, texts: Any, pairs: Any = None) -> Any:
         """Return unlabelled data for prediction, one text per row."""
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:

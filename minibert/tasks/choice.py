@@ -13,7 +13,6 @@ at its end.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,9 +104,11 @@ class Choice(ChoiceSettings, Task):
     served_at = ""
     main = "accuracy"
 
-    def read(self, path: str | Path) -> list[ChoiceQuestion]:
+    def read(self, path: Any) -> list[ChoiceQuestion]:
         """Read questions with labels from a .jsonl, the array of a .json, or a .csv of SWAG; - is standard input."""
-        settings = FileSettings(format=self.format or ("jsonl" if str(path) == "-" else None), encoding=self.encoding)
+        settings = FileSettings(
+            format=self.format or ("jsonl" if isinstance(path, str) and path == "-" else None), encoding=self.encoding
+        )
         with Table(path, COLUMNS, settings, whole=True) as table:
             found = [question_of(record, place) for place, record in table.records()]
         if not found:

@@ -8,21 +8,20 @@ tasks of GLUE).
 
 import shlex
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from minibert.config import Config
-from minibert.tables.formats import FileSettings
-from minibert.tables.reading import Column, Table, find_columns, listed
-from minibert.tables.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
+from minibert.tables.formats import MEMORY
+from minibert.tables.reading import Column, Table, listed
+from minibert.tables.texts import TextOrPair, as_column, as_columns, as_texts_or_pairs, without_missing
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, class_weights, is_alone
-from minibert.tasks.names import as_labels, in_order, of_matrix, with_points
+from minibert.tasks.names import are_several, as_labels, in_order, of_matrix, with_points
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.utils.printing import brief
@@ -97,7 +96,7 @@ class Classification(ClassificationSettings, Task):
         found = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
-    def read(self, path: str | Path) -> Texts:
+    def read(self, path: Any) -> Texts:
         """Read labelled texts, see tables.reading.Table. Raises ValueError also if a header was read as a row."""
         with Table(path, self.columns, self) as table:
             rows = [(table.place, *row) for row in table.rows()]
@@ -127,24 +126,27 @@ class Classification(ClassificationSettings, Task):
             labels, names = kind.named(given)
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
-        return Texts(texts, pairs[0] if pairs else None, labels, in_order(names))  # text of numbers is numbers
+        names = names if table.format == MEMORY else in_order(names)  # in a file, text of numbers is numbers
+        return Texts(texts, pairs[0] if pairs else None, labels, names)
 
-    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
+    def from_texts(self, texts: object, pairs: object = None) -> Texts:
         """Return unlabelled texts or pairs, all of them: missing="drop" is "error" here.
 
         Raises TypeError or ValueError, with the row, for anything but text.
         """
         return Texts(*as_columns(texts, pairs, missing="empty" if self.missing == "empty" else "error"))
 
-    def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
+    def from_labels(self, texts: object, labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Return texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
 
         missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
         kind = self.label_type
         several = self.separator is not None
-        if several and hasattr(labels, "toarray"):  # of a sparse matrix
-            labels = labels.toarray()
+        labels = as_column(labels.toarray() if hasattr(labels, "toarray") else labels)  # of a sparse matrix
+        labels = list(labels) if isinstance(labels, Iterator) else labels
+        if isinstance(kind, SingleLabel) and are_several(labels):
+            kind, several = MultiLabel(SEPARATOR), True
         if self.missing == "drop":
             texts, labels, pairs = without_missing(texts, labels, pairs)
         data = self.from_texts(texts, pairs)
@@ -152,13 +154,6 @@ class Classification(ClassificationSettings, Task):
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
         found, names = of_matrix(given) if matrix else kind.named(given)
         return replace(data, labels=found, names=names)
-
-    def from_table(self, table: Mapping[str, Any], kind: str) -> Texts:
-        """Return the labelled texts in the columns of a data frame or a dict. Raises what from_labels raises."""
-        if self.format or self.delimiter or self.encoding != FileSettings.encoding:
-            raise ValueError(f"format, delimiter and encoding are for files; leave them out for a {kind}")
-        text, label, *pair = (table[name] for name in find_columns(self.columns, list(table), f"the {kind}"))
-        return self.from_labels(text, label, *pair)
 
     @classmethod
     def of_config(cls, config: Config) -> Self:

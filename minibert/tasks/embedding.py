@@ -15,10 +15,9 @@ texts, D hidden size.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
 from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_number, looks_like_header
-from minibert.tables.reading import Column, Table, find_columns, listed
+from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
@@ -60,12 +59,12 @@ class TextRows:
         return len(self.columns[0])
 
 
-def peek(path: str | os.PathLike[str], settings: FileSettings) -> list[list[Any]]:
-    """Return the names of a file's columns, or its first row, then rows of cells; [] for a file of texts.
+def peek(path: Any, settings: FileSettings) -> list[list[Any]]:
+    """Return the names of a table's columns, or its first row, then rows of cells; [] for one of texts.
 
     Raises what Table raises.
     """
-    is_table = settings.format_of(os.fspath(path))[0] in DELIMITERS
+    is_table = settings.format_of(path)[0] in DELIMITERS
     with Table(path, (), settings, whole=not is_table) as table:
         records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
     names = table.first_row or (list(records[0]) if records else [])
@@ -125,11 +124,13 @@ class Embedding(EmbeddingSettings, Task):
             return usual_columns(rows, where)
         return as_columns(self.text, self.pair, self.negatives, self.label)
 
-    def read(self, path: str | Path) -> TextRows:
+    def read(self, path: Any) -> TextRows:
         """Read the rows of a table, or one text per line. Raises ValueError, with the place, for invalid content."""
-        if os.fspath(path) == "-" and self.text is None and self.format not in (None, "txt"):
+        is_input = isinstance(path, str) and path == "-"
+        if is_input and self.text is None and self.format not in (None, "txt"):
             raise ValueError(f"standard input is read only once; {CHOOSE}")
-        columns = self.columns_of([] if os.fspath(path) == "-" else peek(path, self), os.fspath(path))
+        where = str(path) if isinstance(path, str | os.PathLike) else "the data"
+        columns = self.columns_of([] if is_input else peek(path, self), where)
         with Table(path, columns, self) as table:
             found = [(table.place, row) for row in table.rows()]
         if not found:
@@ -144,7 +145,7 @@ class Embedding(EmbeddingSettings, Task):
             return TextRows(tuple(cells))
         return TextRows(tuple(cells[:-1]), list(map(as_number, cells[-1], places)))
 
-    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> TextRows:
+    def from_texts(self, texts: object, pairs: object = None) -> TextRows:
         """Return rows of a text or two."""
         missing = "empty" if self.missing == "empty" else "error"
         return TextRows(tuple(as_texts(one, missing=missing) for one in (texts, pairs) if one is not None))
@@ -152,22 +153,13 @@ class Embedding(EmbeddingSettings, Task):
     def from_labels(
         self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None
     ) -> TextRows:
-        """Return rows of two texts and their similarity. Raises TypeError without pairs."""
+        """Return rows of two texts and, if there are labels, their similarity. Raises TypeError without pairs."""
+        if labels is None:
+            return self.from_texts(texts, pairs)
         if pairs is None:
             raise TypeError("labels are the similarity of two texts; pass pairs= too")
         values = [as_number(value, f"row {row}") for row, value in enumerate(labels)]
         return TextRows(self.from_texts(texts, pairs).columns, values)
-
-    def from_table(self, table: Mapping[str, Any], kind: str) -> TextRows:
-        """Return the rows in the columns of a data frame or a dict."""
-        columns = self.columns_of([list(table)], f"the {kind}")
-        cells: list[Any] = [list(table[name]) for name in find_columns(columns, list(table), f"the {kind}")]
-        places = [f"row {row}" for row in range(len(cells[0]))]
-        missing = "empty" if self.missing == "empty" else "error"
-        texts = [
-            as_texts(c, missing=missing) if one.role != "label" else c for one, c in zip(columns, cells, strict=True)
-        ]
-        return self.of_columns(columns, texts, places)
 
     def labels_of(self, data: TextRows) -> list[str]:
         """Return []. Raises ValueError if no text differs from the others, or similarities are not on the scale."""
@@ -225,7 +217,7 @@ class Embedding(EmbeddingSettings, Task):
     ) -> list[Prediction]:
         """Return the vectors of each row, (C,D), and the cosine of the first two; for one text, only its vector."""
         C = encoded.choices
-        rows = (np.stack(logits[at : at + C]) for at in range(0, len(logits), C))
+        rows = (np.stack(logits[at : at + C])[:, : self.dimensions] for at in range(0, len(logits), C))
         if len(data.columns) == 1:
             return [{"vectors": row[:1]} for row in rows]
         return [{"vectors": row, "similarity": cosine(row[0], row[1])} for row in rows]
@@ -264,7 +256,7 @@ class Embedding(EmbeddingSettings, Task):
 
 def cosine(a: Logits, b: Logits) -> float:
     """Return the cosine of two vectors, (D) each, neither of which is 0."""
-    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
+    return float(np.clip(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
 
 
 def false_negatives(numbers: Tensor) -> Tensor:

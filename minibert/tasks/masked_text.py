@@ -199,7 +199,7 @@ class MaskedText(MaskedTextSettings, Task):
     served_at = "/fill-mask"
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
-    def read(self, path: str | Path) -> Corpus:
+    def read(self, path: Any) -> Corpus:
         """Read plain text, one text per line and an empty line between documents, or a table, one document per row.
 
         Raises ValueError for a binary file.

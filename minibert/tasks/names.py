@@ -70,6 +70,14 @@ def as_float(value: object) -> float:
         return math.nan
 
 
+def are_several(labels: Any) -> bool:
+    """Return whether these are several labels for each text: a matrix, or lists."""
+    if hasattr(labels, "ndim"):
+        return bool(labels.ndim == 2 and labels.shape[1] > 1)
+    several = isinstance(labels, Iterable) and not isinstance(labels, str)
+    return several and any(isinstance(one, ARRAYS) for one in labels)
+
+
 def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], axes: int) -> list[Any]:
     """Return the labels, row by row, each by `parse`.
 

@@ -88,8 +88,8 @@ class Record(NamedTuple):
 # Files
 
 
-def read_questions(path: str | Path, how: AnsweringSettings) -> Questions:
-    """Return the questions of a file with their answers; .gz too, - is standard input.
+def read_questions(path: Any, how: AnsweringSettings) -> Questions:
+    """Return the questions of a file, or of rows in memory, with their answers; .gz too, - is standard input.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
     """
@@ -112,6 +112,7 @@ def read_questions(path: str | Path, how: AnsweringSettings) -> Questions:
         else:
             left_out += 1
     if not rows:
+        path = path if isinstance(path, str | Path) else "the data"
         why = f": of {left_out:,} the answer is not in the passage" if left_out else ""
         raise ValueError(f"{path} holds no questions{why}")
     return Questions(rows, True, unanswerable, repaired, left_out)
@@ -130,13 +131,13 @@ def question_rows(path: str, settings: FileSettings) -> Iterator[Row]:
         yield Row(question, context, kept)
 
 
-def records(path: str | Path, settings: FileSettings) -> Iterator[Record]:
+def records(path: Any, settings: FileSettings) -> Iterator[Record]:
     """Yield the questions of a file; each has "question" and "context" if the file is as it should be.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything but objects.
     """
     name = str(path)
-    format, compressed = settings.format_of(name)
+    format, compressed = settings.format_of(path)
     if format == "json":
         with opened(path) as stream, decompressed(stream, name, compressed) as inside:
             text = whole_text(inside, name, settings.encoding)

@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, zip_longest
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
 from minibert.tables.reading import Table, listed
@@ -66,14 +65,14 @@ class Sentences:
         return self.tags
 
 
-def read_sentences(path: str | Path, how: TaggingSettings, tagged: bool = True) -> Sentences:
-    """Return the sentences of a file; .gz too, - is standard input.
+def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sentences:
+    """Return the sentences of a file, or of rows in memory; .gz too, - is standard input.
 
     tagged: False also reads words without tags, as O. Raises FileNotFoundError, and ValueError, with the line or row,
     for anything but words and tags.
     """
     settings = settings_by_name(path, "txt", how.format, encoding=how.encoding)
-    format, _ = settings.format_of(str(path))
+    format, _ = settings.format_of(path)
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
         found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)

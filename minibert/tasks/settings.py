@@ -132,4 +132,5 @@ class EmbeddingSettings(FileSettings):
     loss: str = setting(
         "cosent", "of similarities: {choices}, their order or their values", choices=("cosent", "cosine")
     )
+    dimensions: int | None = None  # numbers of a vector that are kept, as the checkpoint's files state; None: all
     highest: float = setting(1.0, "similarity of equal texts, for --loss cosine; the lowest is 0", above=0)

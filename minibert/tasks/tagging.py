@@ -70,7 +70,7 @@ class Tagging(TaggingSettings, Task):
     head = "token-classification"
     main = "f1"
 
-    def read(self, path: str | Path) -> Sentences:
+    def read(self, path: Any) -> Sentences:
         """Return the sentences of a file, see sentences.read_sentences."""
         return read_sentences(path, self)
 

@@ -87,7 +87,7 @@ def measure_similarity(
 
 def similarity_of(first: Matrix, second: Matrix, scores: NDArray[np.float64]) -> Measured:
     """Return the figures of measure_similarity from the vectors of both texts, (N,D) each, and the scores, (N)."""
-    cosines = np.einsum("nd,nd->n", scaled(first, "row"), scaled(second, "row"))  # (N)
+    cosines = np.clip(np.einsum("nd,nd->n", scaled(first, "row"), scaled(second, "row")), -1, 1)  # (N)
     measures = {"spearman": (rankdata(scores), rankdata(cosines)), "pearson": (scores, cosines)}
     draws = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
     return Measured(

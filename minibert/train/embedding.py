@@ -120,7 +120,7 @@ class EmbeddingRun(FinetuneRun):
 
     @classmethod
     def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
-        """Check and encode; pooling and normalize become what the files of the checkpoint state.
+        """Check and encode; pooling, normalize and dimensions become what the files of the checkpoint state.
 
         Raises ValueError for data that cannot be learned.
         """
@@ -142,7 +142,8 @@ class EmbeddingRun(FinetuneRun):
                 f"{run.source.folder} states pooling max, which is not trained; choose pooling mean or cls"
             )
         normalize = bool(stated and stated.normalize) if run.task.normalize is None else run.task.normalize
-        return replace(run, task=replace(run.task, pooling=pooling, normalize=normalize))
+        dimensions = stated.dimensions if stated else None
+        return replace(run, task=replace(run.task, pooling=pooling, normalize=normalize, dimensions=dimensions))
 
     @property
     def main(self) -> str:
@@ -151,7 +152,8 @@ class EmbeddingRun(FinetuneRun):
 
     def new_model(self) -> Head:
         """Return the checkpoint with the pooling of the task, frozen as the settings say."""
-        model = SentenceVectors(load(self.source.folder), self.task.pooling, bool(self.task.normalize))
+        task = self.task
+        model = SentenceVectors(load(self.source.folder), task.pooling, bool(task.normalize), task.dimensions)
         return freeze(model, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:

@@ -17,7 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from minibert.heads import Head
 from minibert.prediction.reader import Reader
-from minibert.tables.texts import columns_of
 from minibert.tasks import task_class
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
@@ -161,10 +160,9 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if self.missing not in ("error", "empty"):  # a row that is dropped would have no prediction
             raise ValueError(f"missing is {self.missing!r}; choose 'error' or 'empty', or drop rows before")
-        texts, pairs = columns_of(X)
         y, several = as_target(y)
         task = Classification(missing=self.missing, separator="|" if several else None)
-        data = task.from_labels(texts, y, pairs)
+        data = task.from_labels(X, y)
         settings = {name: value for name, value in self.get_params().items() if name != "missing"}
         run = FinetuneRun.of(task, data, None, FinetuneSettings(**settings | {"model": os.fspath(self.model)}))
         log_notes(run)
@@ -189,7 +187,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         reader = Reader.of(self.model_.to(choose_device(self.device)), self.tokenizer_)
         task = replace(cast(Classification, reader.task), missing=self.missing)
         names = [str(as_label(label, "classes_")) for label in self.classes_]  # 2 is the class "2" to the model
-        answers = reader.answer(task.from_texts(*columns_of(X)))
+        answers = reader.answer(task.from_texts(X))
         rows = [[answer["probabilities"][name] for name in names] for answer in answers]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 

@@ -12,8 +12,8 @@ import logging
 import os
 import statistics
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from minibert.prediction.logits import States, can_be_kept, predict_logits
 from minibert.prediction.packed import OutputFunction, packed_output
 from minibert.storage import hub
 from minibert.storage.tensor_files import weights_sha256
+from minibert.tables.texts import column_names
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
@@ -188,16 +189,16 @@ class FinetuneRun(Run):
 
 
 def as_data(task: Task, data: Any, labels: Iterable[object] | None = None, pairs: Sequence[str] | None = None) -> Any:
-    """Return the task's data: read from a file, made of the columns of a table or of texts and labels, or as it is.
+    """Return the task's data: read from a file, a table or rows, made of texts and labels, or as it is.
 
     Raises TypeError or ValueError, with the row or the names of the columns, for what is not such data.
     """
+    data = list(data) if isinstance(data, Iterator) else data
     is_file = isinstance(data, str | os.PathLike)
-    if (labels is not None and is_file) or (labels is None and pairs is not None):
+    is_table = is_file or column_names(data) is not None
+    if is_table and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; a file or a table has them as columns: label=, pair=")
-    if is_file:
-        return task.read(os.fspath(data))
-    names = data if isinstance(data, Mapping) else getattr(data, "columns", None)
-    if names is not None and labels is None:
-        return task.from_table({str(name): data[name] for name in names}, type(data).__name__)
-    return data if labels is None else task.from_labels(data, labels, pairs)
+    if labels is not None or pairs is not None:
+        return task.from_labels(data, labels, pairs)
+    is_own = is_dataclass(data) or (isinstance(data, list) and data and is_dataclass(data[0]))
+    return data if is_own else task.read(data)

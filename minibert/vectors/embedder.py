@@ -36,7 +36,7 @@ from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.habits import Habits
+from minibert.utils.habits import Habits, refuse_unknown
 from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
@@ -107,14 +107,14 @@ class Embedder(Habits):
         **settings: Any,
     ) -> None:
         recipe = replace(recipe, **settings)
+        if not isinstance(model, str | os.PathLike | Encoder | SentenceVectors):
+            raise TypeError(
+                f"model is {brief(model)}; it must be a name, a folder or a model, and texts come before it"
+            )
         if isinstance(model, SentenceVectors):
             tokenizer = tokenizer or model.tokenizer
             if recipe.pooling == "auto":
-                recipe = replace(
-                    recipe,
-                    pooling=model.pooling,
-                    normalize=model.normalize if recipe.normalize is None else recipe.normalize,
-                )
+                recipe = as_stated(recipe, Stated(model.pooling, model.normalize, None, model.dimensions))
             model = model.encoder
         if not isinstance(model, Encoder):
             choose_device(device)
@@ -148,12 +148,7 @@ class Embedder(Habits):
             return replace(given, normalize=bool(given.normalize))
         folder = self.model.source if isinstance(self.model, Encoder) else hub.locate(os.fspath(self.model)).folder
         stated = (folder and read_stated(folder)) or Stated("cls", False, None)
-        return replace(
-            given,
-            pooling=stated.pooling,
-            normalize=stated.normalize if given.normalize is None else given.normalize,
-            max_length=given.max_length or (None if self.given_tokenizer else stated.max_length),
-        )
+        return as_stated(given, replace(stated, max_length=None) if self.given_tokenizer else stated)
 
     @cached_property
     def checkpoint(self) -> LoadedCheckpoint:
@@ -190,7 +185,8 @@ class Embedder(Habits):
     @property
     def width(self) -> int:
         """The length of a vector. Raises ValueError if the model cannot follow this recipe."""
-        return self.layers_and_width[1]
+        width = self.layers_and_width[1]
+        return min(width, self.recipe.dimensions or width)
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -255,11 +251,30 @@ class Embedder(Habits):
             nonlocal first
             rows = range(first, first + len(texts))
             first = rows.stop  # called in order, by one thread at a time
-            return Chunk(rows, texts, self.encode(texts, rows.start))
+            return Chunk(rows, texts, self.ids(texts, rows.start))
 
         yield from map(tokenize, texts) if self.engine.device.type == "cpu" else map_ahead(tokenize, texts)
 
-    def encode(self, texts: Sequence[TextOrPair], first: int = 0) -> Tokenized:
+    def encode(
+        self,
+        texts: object,
+        *,
+        normalize_embeddings: bool = False,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        **others: object,
+    ) -> Any:
+        """Return vectors as sentence-transformers' call of this name does, of a str one vector.
+
+        Raises TypeError for its other arguments, naming what is here in their place.
+        """
+        refuse_unknown("encode", others, ("texts", "normalize_embeddings", "convert_to_tensor", "convert_to_numpy"))
+        vectors = self(texts)
+        vectors = vectors[0] if isinstance(texts, str) else vectors
+        found = F.normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors
+        return torch.from_numpy(found) if convert_to_tensor or not convert_to_numpy else found
+
+    def ids(self, texts: Sequence[TextOrPair], first: int = 0) -> Tokenized:
         """Return the ids of texts or pairs; `first`: the row of the first one."""
         return self.tokenizer.encode_texts(texts, long=self.recipe.long, stride=self.recipe.stride, first_row=first)
 
@@ -282,7 +297,8 @@ class Embedder(Habits):
                 f"{self.engine.precision}: the weights are damaged (fetch the checkpoint again), or numbers overflow "
                 "(use precision='float32')"
             )
-        return F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
+        vectors = F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
+        return vectors[:, : self.recipe.dimensions]
 
     def float32_cosine(self, tokens: Tokenized) -> float:
         """Return the smallest cosine of the vectors to float32, over up to COMPARED texts spread over all of these."""
@@ -301,6 +317,17 @@ class Embedder(Habits):
             "given_tokenizer": self.given_tokenizer,
             "expected": self.expected or self.hashes,
         }
+
+
+def as_stated(recipe: Recipe, stated: Stated) -> Recipe:
+    """Return the recipe with what is stated in place of pooling "auto" and of settings that were not given."""
+    return replace(
+        recipe,
+        pooling=stated.pooling,
+        normalize=stated.normalize if recipe.normalize is None else recipe.normalize,
+        max_length=recipe.max_length or stated.max_length,
+        dimensions=recipe.dimensions or stated.dimensions,
+    )
 
 
 def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequence[int]) -> Matrix:

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
 from typing import Any, Self
@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.tables.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
+from minibert.tables.texts import TEXTS, are_pairs, as_texts_or_pairs
 from minibert.utils.files import user_path
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import progress_bar
@@ -106,9 +106,9 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
 
-    Texts are a list, an array, a Series, or a frame of one column. Pairs are a data frame or a 2-D array of two columns
-    of texts. From a frame with labels pass only the text column, frame["text"]: a column that holds numbers or is
-    called label is refused, as are three columns.
+    Texts are a list, an array, a Series, or a frame of one column. Pairs are a 2-D array of two columns of texts, or a
+    frame whose second column is called as second texts are, such as sentence2 or passage: another may be a language or
+    a label, and is refused, as are three columns. From a frame with labels pass only frame["text"].
     model is a Hub name or a folder, device as for `embed`; the other settings are a Recipe's. cache: None keeps the
     last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of them on
     disk, for every process that uses it. A cached vector may come from another batch or device (a difference of about
@@ -159,7 +159,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Raises what `embed` raises, and ValueError for a different number of labels or NaN among them.
         """
         embedder = Embedder(self.model, self._settings(), self.device)
-        rows = self._rows(X)
+        rows = as_texts_or_pairs(X, missing=self.missing)
         if y is not None:
             check_consistent_length(rows, y)
             assert_all_finite(y, input_name="y")
@@ -175,7 +175,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         embedder = Embedder(self.model, self.recipe, self.device)
         embedder.expected = {"weights": self.weights_sha256_, "tokenizer": self.tokenizer_fingerprint_}
-        rows = self._rows(X)
+        rows = as_texts_or_pairs(X, missing=self.missing)
         if rows and are_pairs(rows) != self.pairs_:
             found, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
             raise ValueError(f"these are {found}, and it was fitted on {fitted}; pass {fitted}, or fit again")
@@ -187,7 +187,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         known = {key: row for key, row in stored.items() if is_vector(row, embedder.width)}  # others are damaged
         new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
         if new:
-            tokens = embedder.encode(rows)  # all, so that the tokenizer's warnings count the caller's rows
+            tokens = embedder.ids(rows)  # all, so that the tokenizer's warnings count the caller's rows
             embedder.warn(tokens.stats)
             self.stats_ = tokens.stats
         starts = range(0, len(new), TEXTS)
@@ -227,7 +227,3 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._n_features_out = embedder.width  # for get_feature_names_out
         self.weights_sha256_ = embedder.hashes["weights"]
         self.tokenizer_fingerprint_ = embedder.hashes["tokenizer"]
-
-    def _rows(self, X: object) -> Sequence[TextOrPair]:
-        """Return texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
-        return as_texts_or_pairs(*columns_of(X), missing=self.missing)

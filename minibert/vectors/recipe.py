@@ -44,6 +44,8 @@ class Recipe(Settings):
     batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory. None: 4,096 on a
     CPU, 16,384 on MPS, 65,536 on CUDA.
     normalize: True scales vectors to length 1, False leaves them as they are, None does what pooling "auto" finds.
+    dimensions: how many numbers of a vector are kept, the first ones, after it was scaled by normalize, as
+    sentence-transformers does; None: all, or what pooling "auto" finds.
     max_length: the maximum number of tokens in a text, including special tokens; None: 512, or fewer if the tokenizer
     or the model has fewer.
     Raises ValueError for a value out of range and for settings that contradict each other, TypeError for layers,
@@ -76,6 +78,7 @@ class Recipe(Settings):
     missing: str = setting("error", "missing texts: {choices}", choices=("error", "empty"), metavar="HOW")
     batch_tokens: int | None = setting(None, "tokens in a batch (4096; MPS 16384, CUDA 65536)", minimum=1)
     normalize: bool | None = setting(None, "scale vectors to length 1 (no; with --pooling auto as stated)")
+    dimensions: int | None = setting(None, "numbers of a vector that are kept (all; or as stated)", minimum=1)
     max_length: int | None = setting(
         None, "tokens of a text (512, or fewer by the tokenizer; with --pooling auto as stated)", minimum=1
     )
@@ -94,11 +97,12 @@ class Recipe(Settings):
 
     @property
     def how(self) -> str:
-        """The pooling, and whether vectors have length 1, such as "mean, normalized"."""
-        return self.pooling + ", normalized" * bool(self.normalize)
+        """The pooling, whether vectors have length 1, and whether they are cut, such as "mean, normalized"."""
+        cut = f", the first {self.dimensions} numbers" if self.dimensions else ""
+        return self.pooling + ", normalized" * bool(self.normalize) + cut
 
     def fit_to(self, config: Config, has_pooler: bool) -> tuple[tuple[int, ...], int]:
-        """Return the layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k layers.
+        """Return the layers counted from 0, the embeddings, to L, and the width before any cut: D, or k D for k layers.
 
         Raises ValueError for a layer that this model does not have; for the pooler of another layer than the last, or
         of a model without one; and for pooling "auto", which an Embedder replaces by what the files state.

@@ -224,6 +224,12 @@ def blocks(vectors: Any, size: int) -> Iterator[tuple[int, Matrix]]:
         yield first, scaled(vectors[first : first + size], "row", first)
 
 
+def cosines(a: Matrix, b: Matrix) -> Matrix:
+    """Return the cosines of vectors of length 1, (m,D) @ (D,n) -> (m,n); rounding would make some 1.0000001."""
+    found: Matrix = a @ b.T
+    return np.clip(found, -1, 1, out=found)
+
+
 def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Yield the rows and the cosines of the `top` nearest vectors, (N,D), of each query, (Q,D).
 
@@ -235,7 +241,7 @@ def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[n
         rows = np.empty((len(some), 0), np.int64)
         scores = np.empty((len(some), 0), np.float32)
         for first, block in blocks(vectors, BLOCK):
-            found = some @ block.T  # (Q,D) @ (D,n) -> (Q,n)
+            found = cosines(some, block)  # (Q,n)
             numbers = np.broadcast_to(np.arange(first, first + len(block)), found.shape)
             rows, scores = best(np.hstack([rows, numbers]), np.hstack([scores, found]), top)
         yield from zip(rows, scores, strict=True)
@@ -266,7 +272,7 @@ def closest_pairs(vectors: Any, top: int, above: float) -> list[tuple[int, int, 
     total = -(-len(vectors) // size)
     for first, block in progress_bar(blocks(vectors, size), "mine", total, unit="block"):
         for other, more in blocks(vectors[: first + len(block)], size):
-            found = more @ block.T  # (n,D) @ (D,n) -> (n,n): rows before, rows of this block
+            found = cosines(more, block)  # (n,n): rows before, rows of this block
             least = max(above, float(scores[-1])) if len(scores) == top else above
             i, j = np.nonzero(found >= least)
             later = i + other < j + first  # each pair once, none with itself

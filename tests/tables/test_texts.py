@@ -1,13 +1,18 @@
 """Every column of texts is accepted; what is no text is refused with its row."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars
+import pyarrow as pa
 import pytest
+import torch
+from datasets import Dataset
 from support.models import minilm_folder
 
-from minibert.tables.texts import as_texts, as_texts_or_pairs, columns_of
+from minibert.tables.texts import as_texts, as_texts_or_pairs
 from minibert.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(minilm_folder())
@@ -25,6 +30,11 @@ CONTAINERS = {
     "generator": lambda: (text for text in "ba"),
     "map": lambda: map(str.lower, "BA"),
     "dict view": lambda: {"b": 1, "a": 2}.keys(),
+    "Arrow array": lambda: pa.array(["b", "a"]),
+    "Arrow chunks": lambda: pa.chunked_array([["b"], ["a"]]),
+    "polars": lambda: polars.Series(["b", "a"]),
+    "Dataset": lambda: Dataset.from_dict({"text": ["b", "a"]})["text"],
+    "frame of one column": lambda: pd.DataFrame({"x": ["b", "a"]}),
 }
 
 
@@ -70,8 +80,10 @@ TABLE = r"one column is expected; pass pairs as two columns: tokenizer\(first, s
     ("texts", "message"),
     [
         *((texts, f"texts is of type {type(texts).__name__}") for texts in (7, b"hello", {"a": "b"}, {"a"}, None)),
-        ("hello", r"\[text\]"),  # not a list of its characters
-        *((table, TABLE) for table in (np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a"))),
+        (np.array("a"), TABLE),
+        (np.array([["a", "b"]]), TABLE),
+        (Path("model"), "the texts come first, then the model"),
+        *((vectors, "numbers") for vectors in (np.zeros((2, 3)), np.float32([1, 2]), torch.zeros(2, 3))),
     ],
     ids=repr,
 )
@@ -81,28 +93,38 @@ def test_anything_but_a_column_of_texts_is_refused(texts: object, message: str):
             call(texts)
 
 
+def test_a_str_is_one_text_wherever_texts_are_taken():
+    assert as_texts("hello") == ["hello"] and as_texts_or_pairs("hello") == ["hello"]
+    assert TOKENIZER.ids("hello") == TOKENIZER.ids(["hello"])
+
+
 @pytest.mark.parametrize("call", [as_texts, TOKENIZER, TOKENIZER.ids])
 def test_a_lone_surrogate_is_refused(call: Callable[..., object]):
     with pytest.raises(ValueError, match=r"row 1 .*U\+D800.* 2\b"):
         call(["hello", "ab\ud800c"])
 
 
-FRAME = pd.DataFrame({"x": ["a", "b"], "y": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])
+FRAME = pd.DataFrame({"text": ["a", "b"], "passage": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])
+TABLES: dict[str, Callable[[pd.DataFrame], object]] = {
+    "frame": lambda frame: frame,
+    "array": lambda frame: frame.to_numpy(),
+    "polars": polars.from_pandas,
+    "Arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
+    "Dataset": lambda frame: Dataset.from_pandas(frame, preserve_index=False),
+}
 
 
-@pytest.mark.parametrize("of", [lambda frame: frame, lambda frame: frame.to_numpy()], ids=["frame", "array"])
+@pytest.mark.parametrize("of", TABLES.values(), ids=TABLES)
 def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of: Callable[[pd.DataFrame], object]):
-    assert as_texts_or_pairs(*columns_of(of(FRAME[["x"]]))) == ["a", "b"]
-    assert as_texts_or_pairs(*columns_of(of(FRAME[["x", "y"]]))) == [("a", "c"), ("b", "d")]
+    assert as_texts_or_pairs(of(FRAME[["text"]])) == ["a", "b"]
+    assert as_texts_or_pairs(of(FRAME[["text", "passage"]])) == [("a", "c"), ("b", "d")]
     with pytest.raises(TypeError, match=r"\b3 columns"):
-        columns_of(of(FRAME))
+        as_texts_or_pairs(of(FRAME))
 
 
-def test_a_frame_of_texts_and_labels_is_no_frame_of_pairs():
-    frame = pd.DataFrame({"text": ["a", "b"], "Label": ["pos", "neg"]})
-    for given in (frame, frame[["Label", "text"]]):
-        with pytest.raises(TypeError, match="'Label'"):
-            columns_of(given)
-    assert as_texts_or_pairs(*columns_of(frame[["text"]])) == ["a", "b"]
-    with pytest.raises(TypeError, match=r"row 0 .*\bint\b"):
-        as_texts_or_pairs(*columns_of(frame.assign(Label=[1, 0]).rename(columns={"Label": "stars"})))
+@pytest.mark.parametrize("name", ["lang", "stars", "Label"])
+def test_a_second_column_that_is_not_called_like_second_texts_is_refused(name: str):
+    frame = FRAME[["text", "z"]].rename(columns={"z": name})
+    for of in (TABLES[kind] for kind in TABLES if kind != "array"):
+        with pytest.raises(TypeError, match=f"'text' and '{name}'"):
+            as_texts_or_pairs(of(frame))

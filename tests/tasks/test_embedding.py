@@ -50,7 +50,7 @@ def test_other_kinds_of_files_are_read_by_their_names_too(tmp_path: Path) -> Non
 
 def test_columns_in_memory_are_read_by_their_names() -> None:
     table = {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [1, 0.5]}
-    found = Embedding().from_table(table, "dict")
+    found = Embedding().read(table)
     assert found.columns == (["a", "c"], ["b", "d"]) and found.similarity == [1.0, 0.5]
     with pytest.raises(ValueError, match="'x', 'y'"):
-        Embedding().from_table({"x": ["a"], "y": ["b"]}, "dict")
+        Embedding().read({"x": ["a"], "y": ["b"]})

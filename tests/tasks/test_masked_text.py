@@ -335,10 +335,10 @@ def test_an_empty_file_measures_nothing(folders: dict[str, Path], run: Any, tmp_
     assert "a.txt" in run("evaluate", folders["bert"], tmp_path / "a.txt", status=2)
 
 
-def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match=r"list.*Corpus\.of"):
-        finetune("mask", lines_of(4), model="no such checkpoint")
-    assert finetune("mask", Corpus.of(lines_of(4)), model=folders["bert"], epochs=2).head_is_trained
+def test_a_list_of_texts_is_a_corpus_of_as_many_documents(folders: dict[str, Path]) -> None:
+    assert TASK.read(lines_of(4)).documents == [[line] for line in lines_of(4)]
+    for data in (lines_of(4), Corpus.of(lines_of(4))):
+        assert finetune("mask", data, model=folders["bert"], epochs=2).head_is_trained
 
 
 def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_are_loaded() -> None:

@@ -305,7 +305,7 @@ def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any
 
 def test_missing_texts_and_lengths_that_differ_are_refused(folder: Path, rows: Any) -> None:
     refused(rows("good\tfine\tbad", "bad\tdull\t"), folder, "line 2.*empty cell")
-    refused({"text": ["good", "bad"], "pair": ["fine"]}, folder, "2, 1 rows", text="text", pair="pair")
+    refused({"text": ["good", "bad"], "pair": ["fine"]}, folder, "text 2, pair 1", text="text", pair="pair")
 
 
 def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any) -> None:

@@ -222,7 +222,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         ("classify", as_frame(), {}, r"sentence or text.*'id', 'message', 'category'"),
         ("classify", as_frame(), {"text": "body", "label": "category"}, "'body'"),
         ("classify", as_frame(), {"txt": "message"}, r"txt.* text\b"),
-        ("tag", as_frame(), {}, r"'tag'.*DataFrame"),
+        ("tag", as_frame(), {}, r"row 0 .*'message'.* it needs a list of words and a list of tags"),
         ("classify", as_frame(), {"delimiter": ";"}, "format, delimiter and encoding .* DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, r"row 1 .* nan\b"),
         ("classify", ["a", "b"], {"labels": ["x", "x"]}, r"\b1 classes.*'x'"),

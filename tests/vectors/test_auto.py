@@ -1,5 +1,6 @@
 """pooling="auto", the default: vectors as the checkpoint's files state them, everywhere that makes vectors."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,56 @@ def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch
         assert minibert.Embedder(stated, device="cpu", precision="bfloat16").description.endswith(
             "computed in float32 on cpu"
         )
+
+
+# -- the first numbers of a vector
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_that_the_files_cut_are_those_of_sentence_transformers(
+    folder: Path, normalize: bool, tmp_path: Path
+) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    state_vectors(folder, normalize=normalize, newer=True)
+    (folder / "config_sentence_transformers.json").write_text('{"truncate_dim": 5, "prompts": {"query": ""}}')
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    embedder = minibert.Embedder(folder)
+    assert embedder.width == theirs.get_embedding_dimension() == 5
+    for found in (embed(TEXTS, folder), TextFeatures(folder).fit_transform(TEXTS), embedder.encode(TEXTS)):
+        assert_close(found, theirs.encode(TEXTS))
+    assert_close(embedder.encode(TEXTS, normalize_embeddings=True), theirs.encode(TEXTS, normalize_embeddings=True))
+    assert pickle.loads(pickle.dumps(embedder))(TEXTS).shape == (4, 5)
+    assert_close(embed(TEXTS, folder, dimensions=3), theirs.encode(TEXTS, truncate_dim=3))
+
+
+def test_fine_tuning_keeps_the_number_of_dimensions(stated: Path, tmp_path: Path) -> None:
+    (stated / "config_sentence_transformers.json").write_text('{"truncate_dim": 5}')
+    pairs = [("the good film", "a fine film"), ("the bad book", "an awful book"), ("one meal", "a meal")]
+    model = minibert.train.finetune("embed", pairs, model=stated, epochs=2, batch_size=3, out=tmp_path / "new")
+    assert embed(TEXTS, model).shape == embed(TEXTS, tmp_path / "new").shape == (4, 5)
+
+
+@pytest.mark.parametrize("value", ["5", 0.5, -1, [5], True])
+def test_dimensions_that_cannot_be_are_refused_with_file_and_key(stated: Path, value: Any) -> None:
+    (stated / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": value}))
+    with pytest.raises(ValueError, match=r"config_sentence_transformers\.json: truncate_dim is "):
+        embed("a", stated)
+
+
+# -- sentence-transformers' call
+
+
+def test_encode_returns_vectors_as_sentence_transformers_does(stated: Path) -> None:
+    embedder = minibert.Embedder(stated, normalize=False)
+    assert_close(embedder.encode(["a film", "a meal"]), embedder(["a film", "a meal"]))
+    assert_close(embedder.encode("a film"), embedder(["a film"])[0])
+    unit = embedder.encode("a film", normalize_embeddings=True, convert_to_tensor=True)
+    assert isinstance(unit, torch.Tensor) and float(unit.norm()) == pytest.approx(1)
+    for name in ("batch_size", "show_progress_bar", "prompt_name", "truncate_dim", "output_value"):
+        with pytest.raises(TypeError, match=f"no argument {name}; "):
+            embedder.encode(["a"], **{name: 1})
+
+
+def test_texts_in_the_place_of_the_model_are_refused(stated: Path) -> None:
+    with pytest.raises(TypeError, match=r"model is \['a'\].*texts come before it"):
+        embed(str(stated), ["a"])

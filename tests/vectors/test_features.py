@@ -47,6 +47,7 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         "missing": "?",
         "normalize": "?",
         "max_length": "?",
+        "dimensions": "?",
     }
     estimator = minibert.TextFeatures(**settings)
     assert estimator.get_params() == settings

@@ -39,6 +39,15 @@ def unit(vectors: Any) -> Any:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def test_no_cosine_is_above_one(checkpoint: Path) -> None:
+    texts = [f"the {'good ' * n}film" for n in range(16)]
+    vectors = unit(np.float32(RANDOM.normal(size=(500, 384))))
+    assert (np.einsum("nd,nd->n", vectors, vectors) > 1).any()  # without care
+    assert max(float(scores[0]) for _, scores in nearest(vectors, vectors, 1)) <= 1
+    assert max(score for *_, score in closest_pairs(np.repeat(vectors, 2, axis=0), 500, -1)) <= 1
+    assert max(hits[0].score for hits in minibert.search(texts, texts, model=checkpoint)) <= 1
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Equal to sorting everything
 
