@@ -1,10 +1,10 @@
 """Features and logistic regression: trained, measured, saved without a pickle.
 
-    texts -> TextFeatures (N, D), encoded once -> StandardScaler -> LogisticRegression -> a label
+    texts -> TextFeatures (N, D), encoded once, of length 1 -> LogisticRegression, its C by cross-validation -> a label
 
-A saved classifier is a folder with one file:
+tutorials/experiments/frozen.py measured this beside other ways. A saved classifier is a folder with one file:
 
-    classifier.safetensors   mean, scale, coef, intercept; everything else as JSON in its metadata
+    classifier.safetensors   coef, intercept; everything else as JSON in its metadata
 
 It does not hold the encoder: it names the checkpoint and the SHA-256 of its weights, and refuses any other. Files are
 untrusted input: what does not fit is one ValueError.
@@ -22,13 +22,13 @@ from typing import Any, Self
 
 import numpy as np
 import sklearn
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import cross_val_score
 
 import minibert
 from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
@@ -45,12 +45,13 @@ from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
 DETAILS = "classifier"  # the entry of its metadata
-FORMAT = 1  # of the details
-ARRAYS = ("mean", "scale", "coef", "intercept")
+FORMAT = 2  # of the details; 1 had a mean and a scale for each column of the vectors
+ARRAYS = ("coef", "intercept")
 RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
 SAMPLED = 8  # rows of given vectors that are computed again
 FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; another text's is much farther
-GRIDS = {
+GRIDS: dict[str, Any] = {
+    "short": (1, 10, 100),
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
 }
@@ -71,13 +72,13 @@ class GridScore:
 
 @dataclass
 class Classifier:
-    """Features and the scikit-learn pipeline on top of them, both fitted.
+    """Features and the logistic regression on top of them, both fitted.
 
     `task`, `labels`, `pairs`, `answer` and `measure` exist in prediction.reader.Reader, too.
     """
 
     features: TextFeatures
-    head: Pipeline  # StandardScaler, LogisticRegression
+    head: LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
     scores: list[GridScore] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Classifier:
     @property
     def labels(self) -> list[str]:
         """The class names, in the order of predict_proba's columns."""
-        return [str(label) for label in self.head[-1].classes_]
+        return [str(label) for label in self.head.classes_]
 
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
         """Return the class name of each text or pair, (N,); raises as predict_proba does."""
@@ -129,7 +130,7 @@ class Classifier:
             "pairs": self.features.pairs_,
             **{name: getattr(recipe, name) for name in RECIPE},
             "labels": self.labels,
-            "C": float(self.head[-1].C),
+            "C": float(self.head.C),
             "rows": self.rows,
             "folds": self.folds,
             "scores": [asdict(score) for score in self.scores],
@@ -140,9 +141,7 @@ class Classifier:
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; it holds the earlier classifier or this one, even after a kill."""
-        scaler, regression = self.head
-        fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
-        arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
+        arrays = {name: np.ascontiguousarray(getattr(self.head, f"{name}_")) for name in ARRAYS}
         content = json.dumps({"format": FORMAT, **self.details()})
         folder = user_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,20 +170,32 @@ class Classifier:
             features = TextFeatures.of(embedder, details["pairs"])
         except ValueError as error:
             raise ValueError(f"the classifier in {folder} cannot be used: {error}") from None
-        scaler, regression = head = new_head(details["C"])
-        scaler.mean_ = arrays["mean"]
-        scaler.scale_ = arrays["scale"]
-        scaler.var_ = arrays["scale"] ** 2
-        scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
-        regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
-        regression.classes_ = np.array(details["labels"])
+        head = new_head(details["C"])
+        head.n_features_in_ = arrays["coef"].shape[1]
+        head.coef_ = arrays["coef"]
+        head.intercept_ = arrays["intercept"]
+        head.classes_ = np.array(details["labels"])
         scores = [GridScore(**score) for score in details["scores"]]
         return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
 
 
-def new_head(C: float = 1.0) -> Pipeline:
-    """Return the classifier of features; scaled, because logistic regression converges slowly on raw vectors."""
-    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+def new_head(C: float = 1.0) -> LogisticRegression:
+    """Return the classifier of vectors of length 1; longer ones need a smaller C, and more iterations."""
+    return LogisticRegression(C=C, max_iter=1000)
+
+
+def fit_head(
+    vectors: NDArray[np.floating[Any]], labels: Any, grid: Sequence[float] = GRIDS["short"], folds: int = 5
+) -> tuple[LogisticRegression, list[GridScore]]:
+    """Return the classifier with the C of `grid` that cross-validation finds the most accurate, and all scores.
+
+    Equal accuracies: the smallest C. folds: 0, or more than the rows of a class, measures nothing and takes the only C
+    of the grid, or 1.
+    """
+    folds = 0 if min(Counter(labels).values()) < folds else folds
+    scores = cross_validate(vectors, labels, sorted(grid), folds) if folds else []
+    C = max(scores, key=lambda score: score.mean).C if scores else grid[0] if len(grid) == 1 else 1.0
+    return new_head(C).fit(vectors, labels), scores
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -197,44 +208,41 @@ def train(
     *,
     pairs: Any = None,
     vectors: NDArray[np.floating[Any]] | None = None,
-    C: float = 1.0,
-    grid: str | Sequence[float] | None = None,
+    grid: str | Sequence[float] = "short",
     folds: int = 5,
     **recipe: Any,
 ) -> Classifier:
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
     texts: also the result of Classification.read, which has labels. pairs: the second text of each row. vectors: the
-    features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first; with
-    cache=FOLDER no text is computed twice, even after an interruption.
-    grid: values of C to choose from by cross-validated accuracy, or "tutorial" or "log"; ties go to the smallest C.
-    folds: of the stratified cross-validation; without a grid, C itself is measured if each class has enough rows; 0
-    measures nothing. Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and
-    what TextFeatures raises.
+    features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first, of which
+    normalize is True here unless it is given; with cache=FOLDER no text is computed twice, even after an interruption.
+    grid: values of C to choose from by cross-validated accuracy: "short" (1, 10, 100), "tutorial" or "log"; ties go to
+    the smallest C. folds: of the stratified cross-validation; 0 measures nothing, as if a class has fewer rows than
+    folds: then C is the only value of the grid, or 1. Raises ValueError or TypeError for labels that cannot be learned,
+    before anything is encoded, and what TextFeatures raises.
     """
-    features = TextFeatures(**recipe)
+    features = TextFeatures(**recipe | {"normalize": recipe.get("normalize") is not False})
     task = Classification(missing=features.missing)
-    candidates = [] if grid is None else as_grid(grid)
+    candidates = as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
     known = data.known_labels
     if task.resolve(data) != task:
         raise ValueError("the labels are lists; this classifier gives a text only one; `minibert finetune classify`")
-    if folds < 0 or folds == 1 or (candidates and not folds):
+    chosen = grid != "short" and len(candidates) > 1  # by the user, who needs the folds
+    if folds < 0 or folds == 1 or (chosen and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
-    check_classes(known, folds if candidates else 1)
-    folds = 0 if min(Counter(known).values()) < folds else folds
+    check_classes(known, folds if chosen else 1)
     names = task.labels_of(data)
     numbers = np.array(list(map({name: number for number, name in enumerate(names)}.get, known)))  # 0 .. K - 1
     table = table_of(data.rows)
     features.fit(table)
     vectors = features.transform(table) if vectors is None else check_vectors(vectors, features, data.rows)
-    scores = cross_validate(vectors, numbers, sorted(candidates) or [C], folds) if folds else []
-    best = max(scores, key=lambda score: score.mean).C if scores else C
-    head = new_head(best).fit(vectors, numbers)
-    head[-1].classes_ = np.array(names)
-    return Classifier(features, head, len(data.rows), folds, scores)
+    head, scores = fit_head(vectors, numbers, candidates, folds)
+    head.classes_ = np.array(names)
+    return Classifier(features, head, len(data.rows), folds if scores else 0, scores)
 
 
 def as_grid(grid: str | Sequence[float]) -> list[float]:
@@ -252,6 +260,7 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Return vectors in float32. Raises ValueError if they are not of these texts: a sample is computed again."""
     narrow = vectors.astype(np.float32)
+    narrow = F.normalize(torch.from_numpy(narrow)).numpy() if features.normalize and narrow.ndim == 2 else narrow
     expected = (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
     if narrow.shape == expected:
@@ -268,18 +277,17 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[GridScore]:
-    """Return the accuracy at each C, the scaler fitted within each fold; the folds are always the same."""
-    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
+    """Return the accuracy at each C, over the folds that scikit-learn's GridSearchCV makes too."""
+    found = {C: cross_val_score(new_head(C), vectors, labels, cv=folds) for C in progress_bar(grid, "grid", unit="C")}
     return [GridScore(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
     """Return the cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
-        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
+        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head.C:g}")
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head.C == score.C else ""]
         for score in classifier.scores
     ]
     return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
@@ -298,7 +306,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise FileNotFoundError(f"{folder} holds no {CLASSIFIER_FILE}; `minibert classify train` writes one")
     try:
         with safe_open(regular(path), framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in ARRAYS}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
             details: dict[str, Any] = {
                 "normalize": False,
                 "max_length": None,
@@ -309,7 +317,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details["columns"])
         labels = details["labels"]
-        width = arrays["mean"].size
+        width = arrays["coef"].shape[-1]
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
         kinds = {
@@ -319,14 +327,16 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "model": str,
         }
         hashes = ("weights_sha256", "tokenizer_fingerprint")
+        stored = {1: tuple(shapes), FORMAT: ARRAYS}.get(details["format"], ())
         valid = {
-            "format": details["format"] == FORMAT,
+            "format": arrays.keys() == set(stored),
             "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
             **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
-            "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
+            "numbers": all(np.isfinite(array).all() for array in arrays.values())
+            and np.all(arrays.get("scale", 1) > 0),
         }
         for one in details["scores"]:
             for name, number in asdict(GridScore(**one)).items():
@@ -336,4 +346,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None
+    if "scale" in arrays:  # the same numbers as (vector - mean) / scale gave
+        coef = arrays["coef"] / arrays["scale"]
+        arrays = {"coef": coef, "intercept": arrays["intercept"] - coef @ arrays["mean"]}
     return details, arrays

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from support.words import labelled
@@ -41,12 +41,31 @@ def saved(trained: Classifier, tmp_path: Path) -> Path:
 def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_saving(
     trained: Classifier, saved: Path, checkpoint: Path
 ) -> None:
-    features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1))
-    reference = make_pipeline(features, StandardScaler(), LogisticRegression(max_iter=1000)).fit(TEXTS, LABELS)
+    features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1), normalize=True)
+    chosen = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [1, 10, 100]})
+    reference = make_pipeline(features, chosen).fit(TEXTS, LABELS)
     for classifier in (trained, Classifier.load(saved)):
         assert classifier.labels == reference.classes_.tolist()
         assert classifier.predict(NEW).tolist() == reference.predict(NEW).tolist()
-        np.testing.assert_array_equal(classifier.predict_proba(NEW), reference.predict_proba(NEW))
+        np.testing.assert_allclose(classifier.predict_proba(NEW), reference.predict_proba(NEW), atol=1e-6)
+
+
+def test_vectors_have_length_one_unless_they_are_to_stay_as_they_are(checkpoint: Path) -> None:
+    for normalize, given in ((None, {}), (True, {"normalize": True}), (False, {"normalize": False})):
+        made = train(TEXTS, LABELS, model=str(checkpoint), grid=[1.0], **given)
+        expected = LogisticRegression().fit(embed(TEXTS, checkpoint, normalize=normalize is not False), LABELS)
+        np.testing.assert_allclose(made.head.coef_, expected.coef_, atol=1e-4)
+
+
+def test_a_classifier_of_the_version_before_which_scaled_each_column_predicts_the_same(
+    saved: Path, checkpoint: Path
+) -> None:
+    vectors = embed(TEXTS, checkpoint, pooling="mean", layers=(-2, -1))
+    scaler, head = old = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(vectors, LABELS)
+    arrays = {"mean": scaler.mean_, "scale": scaler.scale_, "coef": head.coef_, "intercept": head.intercept_}
+    edit(saved, {"format": 1, "C": 1.0, "normalize": False, "dimensions": None}, arrays)
+    expected = old.predict_proba(embed(NEW, checkpoint, pooling="mean", layers=(-2, -1)))
+    np.testing.assert_allclose(Classifier.load(saved).predict_proba(NEW), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [int, str])
@@ -55,7 +74,7 @@ def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(
 ) -> None:
     labels = [kind(row % 12 - 3) for row in range(24)]
     classifier = train(TEXTS, labels, model=str(checkpoint), folds=0)
-    reference = make_pipeline(TextFeatures(str(checkpoint)), StandardScaler(), LogisticRegression(max_iter=1000))
+    reference = make_pipeline(TextFeatures(str(checkpoint), normalize=True), LogisticRegression(max_iter=1000))
     reference.fit(TEXTS, labels)
     classifier.save(tmp_path)
     for one in (classifier, Classifier.load(tmp_path)):
@@ -84,16 +103,12 @@ def test_a_classifier_of_an_older_version_keeps_its_order(saved: Path) -> None:
 def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
     labels = [*LABELS[:-6], *LABELS[-6:][::-1]]  # some are wrong, so that the scores differ
     classifier = train(TEXTS, labels, grid=[10.0, 0.001, 0.1], folds=3, model=str(checkpoint))
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(
-        pipeline,
-        {"logisticregression__C": [0.001, 0.1, 10.0]},
-        cv=StratifiedKFold(3, shuffle=True, random_state=0),
-    ).fit(TextFeatures(str(checkpoint)).fit_transform(TEXTS), labels)
+    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.001, 0.1, 10.0]}, cv=3)
+    search.fit(TextFeatures(str(checkpoint), normalize=True).fit_transform(TEXTS), labels)
     assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
     np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
     np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
-    assert search.best_params_["logisticregression__C"] == classifier.head[-1].C
+    assert search.best_params_["C"] == classifier.head.C
 
 
 def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured(checkpoint: Path) -> None:
@@ -199,7 +214,9 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
 @pytest.mark.parametrize(
     ("change", "arrays", "message"),
     [
-        ({"format": 2}, {}, r"format.* 1\b"),
+        ({"format": 3}, {}, r"format.* 2\b"),
+        ({"format": []}, {}, "cannot be used"),
+        ({}, {"scale": np.ones(48)}, "format"),  # of the version before
         ({"labels": None}, {}, "'labels'"),
         ({"labels": ["pos"]}, {}, "labels"),
         ({"labels": ["pos", "pos"]}, {}, "labels"),
@@ -222,9 +239,9 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
         ({"layers": ["-1"]}, {}, "layers"),
         ({}, {"coef": np.full((1, 48), np.nan)}, "numbers"),
         ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "coef"),
-        ({}, {"mean": np.ones(48, dtype=bool)}, "mean"),
-        ({}, {"scale": np.zeros(48)}, "numbers"),
-        ({}, {"mean": np.array(1.0)}, "mean"),
+        ({}, {"coef": np.ones((1, 48), dtype=bool)}, "coef"),
+        ({"format": 1}, {"mean": np.zeros(48), "scale": np.zeros(48)}, "numbers"),
+        ({}, {"coef": np.array([1.0])}, "coef"),
         ({}, {"intercept": np.ones(2)}, "intercept"),
     ],
 )
