@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import cross_validate as sklearn_scores
 
 import minibert
 from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
@@ -63,11 +63,12 @@ GRIDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class GridScore:
-    """Cross-validated accuracy at one C: mean and standard deviation over the folds."""
+    """Cross-validation at one C: accuracy, its mean and standard deviation over the folds, and the mean log loss."""
 
     C: float
     mean: float
     std: float
+    loss: float
 
 
 @dataclass
@@ -187,14 +188,14 @@ def new_head(C: float = 1.0) -> LogisticRegression:
 def fit_head(
     vectors: NDArray[np.floating[Any]], labels: Any, grid: Sequence[float] = GRIDS["short"], folds: int = 5
 ) -> tuple[LogisticRegression, list[GridScore]]:
-    """Return the classifier with the C of `grid` that cross-validation finds the most accurate, and all scores.
+    """Return the classifier with the C of `grid` that has the smallest log loss on held-out folds, and all scores.
 
-    Equal accuracies: the smallest C. folds: 0, or more than the rows of a class, measures nothing and takes the only C
-    of the grid, or 1.
+    The loss tells values of C apart that a few rows give the same accuracy. Equal losses: the smallest C. folds: 0, or
+    more than the rows of a class, measures nothing and takes the only C of the grid, or 1.
     """
     folds = 0 if min(Counter(labels).values()) < folds else folds
     scores = cross_validate(vectors, labels, sorted(grid), folds) if folds else []
-    C = max(scores, key=lambda score: score.mean).C if scores else grid[0] if len(grid) == 1 else 1.0
+    C = min(scores, key=lambda score: score.loss).C if scores else grid[0] if len(grid) == 1 else 1.0
     return new_head(C).fit(vectors, labels), scores
 
 
@@ -217,10 +218,10 @@ def train(
     texts: also the result of Classification.read, which has labels. pairs: the second text of each row. vectors: the
     features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first, of which
     normalize is True here unless it is given; with cache=FOLDER no text is computed twice, even after an interruption.
-    grid: values of C to choose from by cross-validated accuracy: "short" (1, 10, 100), "tutorial" or "log"; ties go to
-    the smallest C. folds: of the stratified cross-validation; 0 measures nothing, as if a class has fewer rows than
-    folds: then C is the only value of the grid, or 1. Raises ValueError or TypeError for labels that cannot be learned,
-    before anything is encoded, and what TextFeatures raises.
+    grid: values of C to choose from by cross-validated log loss: "short" (1, 10, 100), "tutorial" or "log". folds: of
+    the stratified cross-validation; 0 measures nothing, as if a class has fewer rows than folds: then C is the only
+    value of the grid, or 1. Raises ValueError or TypeError for labels that cannot be learned, before anything is
+    encoded, and what TextFeatures raises.
     """
     features = TextFeatures(**recipe | {"normalize": recipe.get("normalize") is not False})
     task = Classification(missing=features.missing)
@@ -277,9 +278,13 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[GridScore]:
-    """Return the accuracy at each C, over the folds that scikit-learn's GridSearchCV makes too."""
-    found = {C: cross_val_score(new_head(C), vectors, labels, cv=folds) for C in progress_bar(grid, "grid", unit="C")}
-    return [GridScore(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
+    """Return the scores at each C, over the folds that scikit-learn's GridSearchCV makes too."""
+    scores = []
+    for C in progress_bar(grid, "grid", unit="C"):
+        each = sklearn_scores(new_head(C), vectors, labels, cv=folds, scoring=("accuracy", "neg_log_loss"))
+        accuracies, losses = each["test_accuracy"], -each["test_neg_log_loss"]
+        scores.append(GridScore(C, float(accuracies.mean()), float(accuracies.std()), float(losses.mean())))
+    return scores
 
 
 def score_table(classifier: Classifier) -> str:
@@ -287,10 +292,12 @@ def score_table(classifier: Classifier) -> str:
     if not classifier.scores:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head.C:g}")
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head.C == score.C else ""]
-        for score in classifier.scores
+        [f"{one.C:g}", f"{one.mean:.4f}", f"{one.std:.4f}", f"{one.loss:.4f}", "chosen" * (classifier.head.C == one.C)]
+        for one in classifier.scores
     ]
-    return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
+    return beside(
+        "accuracy", table([["C", "mean", "std", "log loss", f"over {classifier.folds} folds"], *rows], left=0)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -338,6 +345,8 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "numbers": all(np.isfinite(array).all() for array in arrays.values())
             and np.all(arrays.get("scale", 1) > 0),
         }
+        if details["format"] == 1:
+            details["scores"] = []  # which had no loss
         for one in details["scores"]:
             for name, number in asdict(GridScore(**one)).items():
                 check_number(f"the {name} of a score", number, float)

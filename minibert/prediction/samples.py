@@ -3,6 +3,7 @@
     train.tsv, dev.tsv        columns text and label: reviews, positive or negative
     sentences.txt             one sentence per line
     reviews.jsonl.gz          {"body": review, "label": label} per line
+    pairs.tsv                 the beginning of each review, its end, and the number of words in the end
     train.conll, dev.conll    a word and its tag per line, an empty line between sentences
     corpus.txt                a review per line, an empty line after every ten, which count as one document
     small.json                the sizes of a BERT that trains in seconds
@@ -54,6 +55,7 @@ def sample_files() -> dict[str, bytes]:
         "train.tsv": labelled(reviews[:TRAIN_REVIEWS]),
         "dev.tsv": labelled(reviews[TRAIN_REVIEWS:]),
         "sentences.txt": "".join(f"{sentence}\n" for sentence in SENTENCES),
+        "pairs.tsv": pairs([text.split() for text, _ in reviews]),
         "train.conll": "\n\n".join(tagged[:TRAIN_SENTENCES]) + "\n",
         "dev.conll": "\n\n".join(tagged[TRAIN_SENTENCES:]) + "\n",
         "corpus.txt": "\n".join(documents),
@@ -61,6 +63,12 @@ def sample_files() -> dict[str, bytes]:
     }
     files = {name: text.encode() for name, text in texts.items()}
     return files | {"reviews.jsonl.gz": gzip.compress(objects.encode(), mtime=0)}
+
+
+def pairs(texts: list[list[str]]) -> str:
+    """Return a table of texts of words, each cut in the middle, with a header."""
+    halves = ((words[: len(words) // 2], words[len(words) // 2 :]) for words in texts)
+    return "query\tdocument\twords\n" + "".join(f"{' '.join(a)}\t{' '.join(b)}\t{len(b)}\n" for a, b in halves)
 
 
 def labelled(rows: list[tuple[str, str]]) -> str:

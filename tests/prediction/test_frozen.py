@@ -42,7 +42,7 @@ def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_sa
     trained: Classifier, saved: Path, checkpoint: Path
 ) -> None:
     features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1), normalize=True)
-    chosen = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [1, 10, 100]})
+    chosen = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [1, 10, 100]}, scoring="neg_log_loss")
     reference = make_pipeline(features, chosen).fit(TEXTS, LABELS)
     for classifier in (trained, Classifier.load(saved)):
         assert classifier.labels == reference.classes_.tolist()
@@ -103,11 +103,14 @@ def test_a_classifier_of_an_older_version_keeps_its_order(saved: Path) -> None:
 def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
     labels = [*LABELS[:-6], *LABELS[-6:][::-1]]  # some are wrong, so that the scores differ
     classifier = train(TEXTS, labels, grid=[10.0, 0.001, 0.1], folds=3, model=str(checkpoint))
-    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.001, 0.1, 10.0]}, cv=3)
+    both = {"scoring": ("accuracy", "neg_log_loss"), "refit": "neg_log_loss"}
+    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.001, 0.1, 10.0]}, cv=3, **both)
     search.fit(TextFeatures(str(checkpoint), normalize=True).fit_transform(TEXTS), labels)
     assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
-    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
-    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
+    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_accuracy"])
+    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_accuracy"])
+    losses = [score.loss for score in classifier.scores]
+    np.testing.assert_allclose(losses, -search.cv_results_["mean_test_neg_log_loss"])
     assert search.best_params_["C"] == classifier.head.C
 
 
@@ -227,10 +230,10 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
         ({"C": math.nan}, {}, r"\bC\b"),
         ({"rows": 2.5}, {}, "rows"),
         ({"scores": 3}, {}, "not iterable"),
-        ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
-        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, r"mean.*'x'"),
-        ({"scores": [{"C": 1.0, "mean": 10**400, "std": 0.1}]}, {}, r"mean.* 80\b"),
-        ({"scores": [{"C": 1.0, "mean": math.inf, "std": 0.1}]}, {}, r"mean.* inf\b"),
+        ({"scores": [{"C": 1.0}]}, {}, "missing 3 required"),
+        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1, "loss": 1.0}]}, {}, r"mean.*'x'"),
+        ({"scores": [{"C": 1.0, "mean": 10**400, "std": 0.1, "loss": 1.0}]}, {}, r"mean.* 80\b"),
+        ({"scores": [{"C": 1.0, "mean": math.inf, "std": 0.1, "loss": 1.0}]}, {}, r"mean.* inf\b"),
         ({"C": 10**400}, {}, r"\bC\b"),
         ({"weights_sha256": "x" * 100_000}, {}, "weights_sha256"),
         ({"model": {}}, {}, "model"),

@@ -15,6 +15,8 @@ def test_the_files_are_read_by_the_tasks_and_no_row_is_in_two_of_them(tmp_path: 
     train, dev = (Classification().read(folder / f"{part}.tsv") for part in ("train", "dev"))
     assert (len(train), len(dev)) == (360, 120) and not {*train.texts} & {*dev.texts}
     assert {*train.known_labels} == {*dev.known_labels} == {"negative", "positive"}
+    pairs = Classification(text="document", label="words", regression=True).read(folder / "pairs.tsv")
+    assert [len(text.split()) for text in pairs.texts] == pairs.labels
     assert Classification(text="body").read(folder / "reviews.jsonl.gz").texts == [*train.texts, *dev.texts]
     assert [len(Tagging().read(folder / f"{part}.conll")) for part in ("train", "dev")] == [40, 10]
     assert Config(**json.loads((folder / "small.json").read_text())).num_hidden_layers == 4

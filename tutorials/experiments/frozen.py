@@ -96,7 +96,7 @@ SETS: dict[str, Callable[[], Columns]] = {
 def regression(*steps: Any, C: Sequence[float] = (1,)) -> Any:
     """Return logistic regression after these steps; several values of C are compared by cross-validation."""
     pipeline = make_pipeline(*steps, LogisticRegression(max_iter=1000))
-    return pipeline if len(C) == 1 else GridSearchCV(pipeline, {"logisticregression__C": C})
+    return pipeline if len(C) == 1 else GridSearchCV(pipeline, {"logisticregression__C": C}, scoring="neg_log_loss")
 
 
 # Each grid is where the accuracies of vectors of that length have their maximum.
