@@ -5,7 +5,7 @@
 
     fine-tuned  all weights are trained, with a new head
     random      the same training, from random weights
-    frozen      logistic regression on the mean of the last layer's vectors; no seed
+    frozen      the classifier of `minibert classify train` on the mean of the last layer's vectors; no seed
 
 --rows N trains on N rows drawn at random, the same for all seeds and ways; the first N of a larger draw are a smaller
 one. The last epoch counts. "fitted" is the accuracy on the training rows: a gain over random weights that have not
@@ -21,16 +21,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from minibert.bench.report import machine
 from minibert.experiments.quality import read_arguments, read_data
 from minibert.model import initialise
+from minibert.prediction.frozen import fit_head
 from minibert.tasks.classification import Texts
 from minibert.tasks.metrics import standard_error
 from minibert.train.finetuning import FinetuneRun
@@ -93,9 +92,10 @@ def fine_tune(run: FinetuneRun, training: Texts, seed: int, *, pretrained: bool)
 
 def frozen(model: str, training: Texts, held_out: Texts) -> float:
     """Return the accuracy of logistic regression on frozen vectors."""
-    features, tests = (embed(data.texts, model, pairs=data.pairs, pooling="mean") for data in (training, held_out))
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
-    return float(classifier.fit(features, training.known_labels).score(tests, held_out.known_labels))
+    how: dict[str, Any] = {"pooling": "mean", "normalize": True}
+    features, tests = (embed(data.texts, model, pairs=data.pairs, **how) for data in (training, held_out))
+    classifier, _ = fit_head(features, training.known_labels)
+    return float(classifier.score(tests, held_out.known_labels))
 
 
 def gain(run: FinetuneRun, training: Texts, held_out: Texts, seeds: int) -> Transfer:
