@@ -212,6 +212,7 @@ def train(
     measures nothing. Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and
     what TextFeatures raises.
     """
+    C, folds = check_number("C", C, float, above=0), check_number("folds", folds, int)
     features = TextFeatures(**recipe)
     task = Classification(missing=features.missing)
     candidates = [] if grid is None else as_grid(grid)

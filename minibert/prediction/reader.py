@@ -155,7 +155,7 @@ def open_reader(
     sentence, if there is no task head or the folder is damaged.
     """
     if batch_tokens is not None:
-        check_number("batch_tokens", batch_tokens, int, minimum=1)
+        batch_tokens = check_number("batch_tokens", batch_tokens, int, minimum=1)
     kind = folder_kind(name)
     if kind == "frozen":
         return Classifier.load(user_path(name), model=model, device=device, batch_tokens=batch_tokens)

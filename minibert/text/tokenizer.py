@@ -265,8 +265,8 @@ class Tokenizer(TransformersNames):
         """Return `max_length`, or the default for None. Raises ValueError if no token of text fits, or too many."""
         max_length = self.max_length if max_length is None else max_length
         minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
-        check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)
-        return max_length
+        name = "max_length for pairs" if pairs else "max_length"
+        return check_number(name, max_length, int, minimum, self.limit)  # type: ignore[no-any-return]  # an int
 
     # -- ids to text, and the vocabulary
 
