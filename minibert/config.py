@@ -89,6 +89,7 @@ class Config:
     feed_forward_residual_dropout: float = field(init=False)
     norm_first: bool = field(init=False)  # x + f(LN(x)) and a final norm, instead of LN(x + f(x))
     gated: bool = field(init=False)  # the feed-forward multiplies its activations by a second linear map
+    sparse_prediction: bool = field(init=False)  # a masked LM with labels returns only the logits of labelled tokens
     windows: tuple[int | None, ...] = field(init=False)  # of each layer: tokens at most half of it apart; (): no limit
     rotary_thetas: tuple[float, ...] = field(init=False)  # of each layer; (): a table of positions instead
     prediction_act: str = field(init=False)  # the activation before tokens are predicted; "": hidden_act
@@ -115,7 +116,7 @@ class Config:
     def check(self) -> None:
         """Raise ValueError or TypeError for an unsupported value, or two that contradict each other."""
         for name, accepted in ABSENT.items():
-            if self.extra.get(name) not in (None, accepted):
+            if name not in self.family.ignored and self.extra.get(name) not in (None, accepted):
                 raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
@@ -155,7 +156,10 @@ class Config:
 
     @classmethod
     def from_file(cls, path: Path, model_type: str | None = None) -> Self:
-        """Read config.json; model_type: for older files that name none. Raises ValueError with the path."""
+        """Read config.json as transformers does; model_type: for older files that name none.
+
+        Raises ValueError with the path.
+        """
         raw = read_json(path)
         stated = raw.get("model_type") or model_type
         try:
@@ -167,7 +171,9 @@ class Config:
                     f'config.json {found}; name it: load(..., model_type="bert"), or minibert convert FOLDER '
                     "--out FOLDER2 --model-type bert"
                 )
-            return cls.from_dict(raw | {"model_type": stated})
+            keys, aliases = family_of(stated).keys, family_of(stated).aliases
+            known = {key: value for key, value in raw.items() if keys.get(key, key) == key or key in aliases}
+            return cls.from_dict(known | {"model_type": stated})
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 

@@ -224,9 +224,7 @@ class Fields:
         """Return the names and the values of the fields."""
         return list(zip(self.keys(), self.to_tuple(), strict=True))
 
-    def values(self) -> tuple[Any, ...]:
-        """Return the same as to_tuple."""
-        return self.to_tuple()
+    values = to_tuple
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a field, or the default."""
@@ -237,9 +235,6 @@ class Fields:
 
     def __len__(self) -> int:
         return len(self.keys())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.keys()
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if not isinstance(key, str):

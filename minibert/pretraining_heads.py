@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import Fields, attended, output
+from minibert.inputs import IGNORED, Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import Encoder, EncoderOutput, initialise, layer_norm
 from minibert.utils.habits import from_pretrained, save_pretrained
@@ -201,7 +201,10 @@ class MaskedLM(TokenPrediction):
     reads = ("labelled",)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Return logits (B, S, V)."""
+        """Return logits (B, S, V); with labels and config.sparse_prediction those of the N labelled tokens, (N, V)."""
+        if labels is not None and self.config.sparse_prediction:
+            labelled = labels != IGNORED
+            encoded, labels = replace(encoded, last_hidden_state=encoded.last_hidden_state[labelled]), labels[labelled]
         logits = self.predict_tokens(encoded)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
