@@ -129,8 +129,6 @@ class Config:
         for name in ("windows", "rotary_thetas"):
             if len(values := getattr(self, name)) not in (0, layers):
                 raise ValueError(f"{name} has {len(values)} values and the model {layers} layers; one per layer")
-        if self.problem_type == "single_label_classification" and self.num_labels == 1:
-            raise ValueError(f"problem_type is {self.problem_type!r} and id2label has 1 label; a class needs another")
         for value, limit in (("pad_token_id", "vocab_size"), ("first_position", "max_position_embeddings")):
             check_number(f"{value}, below {limit},", getattr(self, value), int, 0, getattr(self, limit) - 1)
 

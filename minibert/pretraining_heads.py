@@ -80,6 +80,8 @@ class Head(nn.Module):
         for name, implemented in family.settings.get(self.name, {}).items():
             if config.extra.get(name) not in (None, implemented):
                 raise ValueError(f"{name} {brief(config.extra[name])} is not implemented; only {implemented!r} is")
+        if self.has_labels and config.problem_type == "single_label_classification" and config.num_labels == 1:
+            raise ValueError(f"problem_type is {config.problem_type!r}, of 1 label in id2label; is it a 'regression'?")
         self.config = config
         self.head_is_trained = False
         self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")

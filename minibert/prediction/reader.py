@@ -195,7 +195,7 @@ def predict(
 
         one label        {"label", "probability", "probabilities": {label: probability}}
         several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
-        a number         {"value"}
+        a number         {"value"}; several {"values": {name: value}}
         tags             {"entities": [{"text", "label", "start", "end", "score"}]}  text[start:end] of the given text
         answers          {"answer", "start", "end", "score"}                         of the passage
         choices          {"number", "choice", "probability", "probabilities"}
