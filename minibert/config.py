@@ -77,6 +77,7 @@ class Config:
     classifier_pooling: str = setting("cls", "", choices=("cls", "mean"))  # what a head reads of a text
     initializer_cutoff_factor: float | None = setting(None, "", above=0)  # of fresh weights; None: no cut
     feed_forward_dropout: float = fraction(0.0)  # before the second matrix of the feed-forward
+    sparse_prediction: bool = setting(False, "")  # with labels, a masked LM computes only the logits of labelled tokens
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
     # What follows from the relative and the fields above (Family.decided).
     always_projected: bool = field(init=False)  # a linear map to hidden_size, even where embedding_size equals it
@@ -89,7 +90,6 @@ class Config:
     feed_forward_residual_dropout: float = field(init=False)
     norm_first: bool = field(init=False)  # x + f(LN(x)) and a final norm, instead of LN(x + f(x))
     gated: bool = field(init=False)  # the feed-forward multiplies its activations by a second linear map
-    sparse_prediction: bool = field(init=False)  # a masked LM with labels returns only the logits of labelled tokens
     windows: tuple[int | None, ...] = field(init=False)  # of each layer: tokens at most half of it apart; (): no limit
     rotary_thetas: tuple[float, ...] = field(init=False)  # of each layer; (): a table of positions instead
     prediction_act: str = field(init=False)  # the activation before tokens are predicted; "": hidden_act
@@ -154,10 +154,7 @@ class Config:
 
     @classmethod
     def from_file(cls, path: Path, model_type: str | None = None) -> Self:
-        """Read config.json as transformers does; model_type: for older files that name none.
-
-        Raises ValueError with the path.
-        """
+        """Read config.json as transformers does; model_type: if it names none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type
         try:
@@ -169,8 +166,8 @@ class Config:
                     f'config.json {found}; name it: load(..., model_type="bert"), or minibert convert FOLDER '
                     "--out FOLDER2 --model-type bert"
                 )
-            keys, aliases = family_of(stated).keys, family_of(stated).aliases
-            known = {key: value for key, value in raw.items() if keys.get(key, key) == key or key in aliases}
+            family = family_of(stated)
+            known = {key: raw[key] for key in raw if key in family.aliases or family.keys.get(key, key) == key}
             return cls.from_dict(known | {"model_type": stated})
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None

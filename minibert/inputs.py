@@ -7,7 +7,7 @@ exports contains no checks.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -153,9 +153,7 @@ def check_inputs(
     task_type_ids: Tensor | None = None,
 ) -> None:
     """Raise ValueError or TypeError for a batch that the encoder cannot compute with."""
-    check_tensors(
-        input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, task_type_ids=task_type_ids
-    )
+    check_tensor("input_ids", input_ids)
     shape = tuple(input_ids.shape)
     limit = config.max_tokens
     if len(shape) != 2 or not 0 < shape[1] <= limit:
@@ -171,6 +169,7 @@ def check_inputs(
     ):
         if values is None or not limit:
             continue
+        check_tensor(name, values)
         if values.shape != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}; input_ids have {shape}")
         if values is attention_mask:
@@ -187,15 +186,11 @@ def check_inputs(
         raise ValueError(f"the batch is padded on the left (its rows begin at positions {starts}); pad on the right")
 
 
-def check_tensors(**inputs: Any) -> None:
-    """Raise TypeError, saying how to make or to pass it, for an input that is no tensor, unless checks are off."""
-    for name, values in inputs.items():
-        if not checking() or isinstance(values, Tensor) or (values is None and name != "input_ids"):
-            continue
-        first = values[0] if isinstance(values, list | tuple) and values else values
-        ways = {Mapping: "pass a batch with **: model(**batch)", str: "tokenize texts: model(**tokenizer(texts))"}
-        way = next((way for kind, way in ways.items() if isinstance(first, kind)), f"torch.tensor({name}) makes one")
-        raise TypeError(f"{name} is {brief(values)}; it must be a tensor; {way}")
+def check_tensor(name: str, values: Any) -> None:
+    """Raise TypeError, saying how to make one, for an input that is no tensor, unless checks are off."""
+    if checking() and not isinstance(values, Tensor):
+        ways = f"torch.tensor({name}), or of texts model(**batch) with batch = tokenizer(texts)"
+        raise TypeError(f"{name} is {brief(values)}; it must be a tensor: {ways}")
 
 
 def refuse_where(wrong: Tensor, name: str, values: Tensor, reason: str) -> None:

@@ -180,6 +180,7 @@ CHANGES: dict[str, Any] = {
     "classifier_pooling": "mean",
     "initializer_cutoff_factor": 1.5,
     "feed_forward_dropout": 0.15,
+    "sparse_prediction": True,
     "extra": {"my own key": 1},
 }
 KEPT = {"model_type"}  # changed below: it says which of the others exist

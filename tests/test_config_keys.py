@@ -70,7 +70,6 @@ MODERN = {
     "cls_token_id": NOT_READ,
     "sep_token_id": NOT_READ,
     "deterministic_flash_attn": "of a kernel of transformers",
-    "sparse_prediction": "sparse_prediction",
 }
 EVERY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 

@@ -82,8 +82,8 @@ NO_TENSORS: list[tuple[Any, str]] = [
     (IDS.numpy(), "torch.tensor(input_ids)"),
     (IDS.tolist(), "torch.tensor(input_ids)"),
     ({"input_ids": IDS, "attention_mask": KEEP}, "model(**batch)"),
-    ("a text", "model(**tokenizer(texts))"),
-    (["a text"], "model(**tokenizer(texts))"),
+    ("a text", "model(**batch)"),
+    (["a text"], "model(**batch)"),
     (None, "None"),
 ]
 
@@ -104,7 +104,7 @@ def test_what_is_no_tensor_is_refused_with_what_is_meant(head: str | None) -> No
     ids = IDS[:, None] if head == "multiple-choice" else IDS
     assert "attention_mask is [[" in refusal(head, ids, attention_mask=ids.tolist())
     if head not in (None, "pretraining", "question-answering"):
-        assert "labels is [0, 1]; it must be a tensor; torch.tensor(labels)" in refusal(head, ids, labels=[0, 1])
+        assert "labels is [0, 1]; it must be a tensor: torch.tensor(labels)" in refusal(head, ids, labels=[0, 1])
 
 
 @pytest.mark.parametrize("attention", ATTENTION)

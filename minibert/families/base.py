@@ -174,6 +174,6 @@ def read_labels(raw: Mapping[str, Any]) -> dict[int, Any]:
     labels = raw.get("id2label") or {}
     if not isinstance(labels, dict) or not all(str(i).isdecimal() for i in labels):
         raise ValueError(f"id2label is {brief(labels)}; it must map label numbers, from 0 on, to names")
-    if not labels or (raw.get("num_labels") and len(labels) != count):
+    if len(labels) != (raw.get("num_labels") or len(labels) or 2):
         labels = {i: f"LABEL_{i}" for i in range(count or 2)}
     return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys

@@ -136,6 +136,7 @@ MODERNBERT = WithLayerTypes(
         "decoder_bias": "decoder_bias",
         "classifier_pooling": "classifier_pooling",
         "initializer_cutoff_factor": "initializer_cutoff_factor",
+        "sparse_prediction": "sparse_prediction",
     },
     ignored=("position_embedding_type", "is_decoder", "add_cross_attention", "chunk_size_feed_forward"),
     defaults={
@@ -155,7 +156,6 @@ MODERNBERT = WithLayerTypes(
         "type_vocab_size": 0,
         "norm_first": True,
         "gated": True,
-        "sparse_prediction": lambda config: bool(config.extra.get("sparse_prediction")),
         "windows": windows,
         "rotary_thetas": rotary_thetas,
         "attention_residual_dropout": lambda config: config.attention_probs_dropout_prob,

@@ -212,12 +212,12 @@ def train(
     measures nothing. Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and
     what TextFeatures raises.
     """
-    C, folds = check_number("C", C, float, above=0), check_number("folds", folds, int)
     features = TextFeatures(**recipe)
     task = Classification(missing=features.missing)
     candidates = [] if grid is None else as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
+    folds = check_number("folds", folds, int)
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
     known = data.known_labels
     if task.resolve(data) != task:

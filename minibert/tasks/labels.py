@@ -280,8 +280,10 @@ class Regression:
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
         """Return the outputs, (N, K), by name if there are several."""
-        named = [dict(zip(labels, row, strict=True)) for row in scores.tolist()]
-        return [{"values": row} if len(row) > 1 else {"value": row[labels[0]]} for row in named]
+        several = len(labels) > 1
+        return [
+            {"values": dict(zip(labels, row, strict=True))} if several else {"value": row[0]} for row in scores.tolist()
+        ]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""

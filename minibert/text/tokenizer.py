@@ -40,7 +40,7 @@ from minibert.text.tokenized import (
     shares,
     token_stats,
 )
-from minibert.text.tokenizer_classes import stated_class
+from minibert.text.tokenizer_classes import NOT_USED, stated_class
 from minibert.text.tokenizer_files import build, check_fits, check_literal, read_definition, with_prefix_space
 from minibert.text.tokenizer_names import TransformersNames
 from minibert.text.tokenizer_settings import (
@@ -372,6 +372,9 @@ def load_tokenizer(
     config = Config.from_file(folder / "config.json")
     settings["tokenizer_class"] = stated_class(settings, config)
     definition, settings["tokenizer_class"] = read_definition(folder, settings, lowercase)
+    definition["added_tokens"] = [
+        one for one in definition["added_tokens"] if one["id"] < config.vocab_size or one["content"] not in NOT_USED
+    ]
     stated = settings.get("model_max_length") or settings.get("max_len") or DEFAULT_MAX_LENGTH
     longest = min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)
     tokenizer = Tokenizer(

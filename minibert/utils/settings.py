@@ -62,14 +62,10 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in Python's own types: numpy's numbers and arrays, also those in a list, a tuple or a dict."""
-
-    def own(item: Any) -> Any:
-        return item.tolist() if hasattr(item, "tolist") else item
-
-    if isinstance(value, dict):
-        return {own(name): own(item) for name, item in value.items()}
-    return type(value)(map(own, value)) if type(value) in (list, tuple) else own(value)
+    """Return a value in Python's own types: numpy's numbers and arrays, also those in a list or a tuple."""
+    if type(value) in (list, tuple):
+        return type(value)(item.tolist() if hasattr(item, "tolist") else item for item in value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def check(settings: Any) -> None:
@@ -80,10 +76,8 @@ def check(settings: Any) -> None:
     for one in [one for one in fields(settings) if one.init]:
         kind, optional = type_of(settings.__class__, one.name)
         value = plain(getattr(settings, one.name))
-        if kind is tuple and isinstance(value, list):
-            value = tuple(value)
-        elif kind is str and type(value) is int:
-            value = str(value)
+        if (type(value), kind) in ((list, tuple), (int, str)):
+            value = kind(value)
         object.__setattr__(settings, one.name, value)
         choices = one.metadata.get("choices")
         if optional and value is None:

@@ -97,7 +97,7 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
 
 
 def test_numpys_numbers_are_saved_as_pythons(checkpoint: Path, tmp_path: Path) -> None:
-    classifier = train(TEXTS, LABELS, C=np.float32(0.5), folds=np.int64(2), model=str(checkpoint))
+    classifier = train(TEXTS, LABELS, folds=np.int64(2), model=str(checkpoint))
     classifier.save(tmp_path / "out")
     again = Classifier.load(tmp_path / "out", batch_tokens=np.int64(64))
     assert again.predict(TEXTS).tolist() == classifier.predict(TEXTS).tolist()
