@@ -77,6 +77,7 @@ class Config:
     classifier_pooling: str = setting("cls", "", choices=("cls", "mean"))  # what a head reads of a text
     initializer_cutoff_factor: float | None = setting(None, "", above=0)  # of fresh weights; None: no cut
     feed_forward_dropout: float = fraction(0.0)  # before the second matrix of the feed-forward
+    sparse_prediction: bool = setting(False, "")  # with labels, a masked LM computes only the logits of labelled tokens
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
     # What follows from the relative and the fields above (Family.decided).
     always_projected: bool = field(init=False)  # a linear map to hidden_size, even where embedding_size equals it
@@ -115,7 +116,7 @@ class Config:
     def check(self) -> None:
         """Raise ValueError or TypeError for an unsupported value, or two that contradict each other."""
         for name, accepted in ABSENT.items():
-            if self.extra.get(name) not in (None, accepted):
+            if name not in self.family.ignored and self.extra.get(name) not in (None, accepted):
                 raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
@@ -128,8 +129,6 @@ class Config:
         for name in ("windows", "rotary_thetas"):
             if len(values := getattr(self, name)) not in (0, layers):
                 raise ValueError(f"{name} has {len(values)} values and the model {layers} layers; one per layer")
-        if self.problem_type == "single_label_classification" and self.num_labels == 1:
-            raise ValueError(f"problem_type is {self.problem_type!r} and id2label has 1 label; a class needs another")
         for value, limit in (("pad_token_id", "vocab_size"), ("first_position", "max_position_embeddings")):
             check_number(f"{value}, below {limit},", getattr(self, value), int, 0, getattr(self, limit) - 1)
 
@@ -155,7 +154,7 @@ class Config:
 
     @classmethod
     def from_file(cls, path: Path, model_type: str | None = None) -> Self:
-        """Read config.json; model_type: for older files that name none. Raises ValueError with the path."""
+        """Read config.json as transformers does; model_type: if it names none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type
         try:
@@ -167,7 +166,9 @@ class Config:
                     f'config.json {found}; name it: load(..., model_type="bert"), or minibert convert FOLDER '
                     "--out FOLDER2 --model-type bert"
                 )
-            return cls.from_dict(raw | {"model_type": stated})
+            family = family_of(stated)
+            known = {key: raw[key] for key in raw if key in family.aliases or family.keys.get(key, key) == key}
+            return cls.from_dict(known | {"model_type": stated})
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 

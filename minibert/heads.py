@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import Fields, output
+from minibert.inputs import Fields, check_tensor, output
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import Encoder, EncoderOutput, layer_norm
 from minibert.pretraining_heads import (
@@ -157,7 +157,9 @@ class MultipleChoice(TextClassifier):
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
         for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
-            if (values := inputs.get(name)) is not None:
+            values: Any = inputs.get(name)
+            if values is not None or name == "input_ids":
+                check_tensor(name, values)
                 if values.dim() != 3 or values.shape != input_ids.shape:
                     raise ValueError(
                         f"{name} has shape {tuple(values.shape)}; expected (batch, choices, tokens) for all inputs"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import register_dataclass
 
 from minibert.config import Config
+from minibert.utils.printing import brief
 
 IGNORED = -100  # the label of a token at which there is nothing to predict
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -152,6 +153,7 @@ def check_inputs(
     task_type_ids: Tensor | None = None,
 ) -> None:
     """Raise ValueError or TypeError for a batch that the encoder cannot compute with."""
+    check_tensor("input_ids", input_ids)
     shape = tuple(input_ids.shape)
     limit = config.max_tokens
     if len(shape) != 2 or not 0 < shape[1] <= limit:
@@ -167,6 +169,7 @@ def check_inputs(
     ):
         if values is None or not limit:
             continue
+        check_tensor(name, values)
         if values.shape != shape:
             raise ValueError(f"{name} has shape {tuple(values.shape)}; input_ids have {shape}")
         if values is attention_mask:
@@ -183,6 +186,13 @@ def check_inputs(
         raise ValueError(f"the batch is padded on the left (its rows begin at positions {starts}); pad on the right")
 
 
+def check_tensor(name: str, values: Any) -> None:
+    """Raise TypeError, saying how to make one, for an input that is no tensor, unless checks are off."""
+    if checking() and not isinstance(values, Tensor):
+        ways = f"torch.tensor({name}), or of texts model(**batch) with batch = tokenizer(texts)"
+        raise TypeError(f"{name} is {brief(values)}; it must be a tensor: {ways}")
+
+
 def refuse_where(wrong: Tensor, name: str, values: Tensor, reason: str) -> None:
     """Raise ValueError with the first wrong value, its position and the reason, unless checks are off."""
     if checking() and wrong.any():
@@ -193,33 +203,38 @@ def refuse_where(wrong: Tensor, name: str, values: Tensor, reason: str) -> None:
 class Fields:
     """A dataclass that reads like the outputs of transformers: by name, out["logits"], and by index, out[0].
 
-    The index counts the fields that are not None, the loss first where there is one.
+    Only fields that are not None count, the loss first where there is one. Iterating gives their names, as of a dict.
     """
 
     def keys(self) -> list[str]:
-        """Return the names of the fields that are not None, the loss first."""
+        """Return the names of the fields."""
         names = [name for name, value in vars(self).items() if value is not None]
         return sorted(names, key=lambda name: name != "loss")
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Return the fields that are not None, the loss first."""
+        """Return the values of the fields."""
         return tuple(getattr(self, name) for name in self.keys())
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return the names and the values of the fields that are not None, the loss first."""
+        """Return the names and the values of the fields."""
         return list(zip(self.keys(), self.to_tuple(), strict=True))
 
-    def values(self) -> tuple[Any, ...]:
-        """Return the same as to_tuple."""
-        return self.to_tuple()
+    values = to_tuple
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.keys()
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a field, or the default."""
+        return getattr(self, name) if name in self else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if not isinstance(key, str):
             return self.to_tuple()[key]
-        if key not in vars(self):
+        if key not in self:
             raise KeyError(f"{key!r} is not a field of {type(self).__name__}; it has {', '.join(self.keys())}")
         return getattr(self, key)
 

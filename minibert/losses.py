@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.inputs import IGNORED, INTEGERS, checking, refuse_where
+from minibert.inputs import IGNORED, INTEGERS, check_tensor, checking, refuse_where
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
     """Return the labels as int64 in this shape, without a last axis of length 1. Raises ValueError for other labels."""
+    check_tensor(name, labels)
     if checking() and (labels.dtype not in INTEGERS or labels.shape not in (shape, (*shape, 1))):
         raise ValueError(
             f"{name} are {labels.dtype} with shape {tuple(labels.shape)}; cross entropy needs integers (torch.int64) "
@@ -72,6 +73,7 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     (B); multi_label_classification: binary cross entropy of numbers from 0 to 1 (B, K). None chooses as upstream does:
     regression for one output, otherwise a single label for integers and multiple labels for floats.
     """
+    check_tensor("labels", labels)
     cause = f"config.problem_type is {problem_type}"
     way_out = "; for another type of label set model.config = dataclasses.replace(model.config, problem_type=None)"
     if problem_type is None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import Fields, attended, output
+from minibert.inputs import IGNORED, Fields, attended, output
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import Encoder, EncoderOutput, initialise, layer_norm
 from minibert.utils.habits import from_pretrained, save_pretrained
@@ -80,6 +80,8 @@ class Head(nn.Module):
         for name, implemented in family.settings.get(self.name, {}).items():
             if config.extra.get(name) not in (None, implemented):
                 raise ValueError(f"{name} {brief(config.extra[name])} is not implemented; only {implemented!r} is")
+        if self.has_labels and config.problem_type == "single_label_classification" and config.num_labels == 1:
+            raise ValueError(f"problem_type is {config.problem_type!r}, of 1 label in id2label; is it a 'regression'?")
         self.config = config
         self.head_is_trained = False
         self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
@@ -201,7 +203,10 @@ class MaskedLM(TokenPrediction):
     reads = ("labelled",)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Return logits (B, S, V)."""
+        """Return logits (B, S, V); with labels and config.sparse_prediction those of the N labelled tokens, (N, V)."""
+        if labels is not None and self.config.sparse_prediction:
+            labelled = labels != IGNORED
+            encoded, labels = replace(encoded, last_hidden_state=encoded.last_hidden_state[labelled]), labels[labelled]
         logits = self.predict_tokens(encoded)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 

@@ -109,10 +109,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not implemented"),
     ({"is_decoder": True}, "is_decoder True is not implemented"),
     ({"problem_type": "ranking"}, "problem_type is 'ranking'; choose from regression"),
-    (
-        {"problem_type": "single_label_classification", "num_labels": 1},
-        "problem_type is 'single_label_classification' and id2label has 1 label",
-    ),
     ({"pruned_heads": {"0": [1]}}, r"pruned_heads {'0': \[1\]}"),
     *(({"num_labels": count}, f"num_labels is {count}; .* at most {MOST_LABELS}") for count in (-1, 2**20 + 1)),
     *(({"num_labels": count}, f"num_labels is {count!r}; it must be an int") for count in (1.5, "3", True)),
@@ -184,6 +180,7 @@ CHANGES: dict[str, Any] = {
     "classifier_pooling": "mean",
     "initializer_cutoff_factor": 1.5,
     "feed_forward_dropout": 0.15,
+    "sparse_prediction": True,
     "extra": {"my own key": 1},
 }
 KEPT = {"model_type"}  # changed below: it says which of the others exist

@@ -79,6 +79,21 @@ def test_the_tokenizers_short_forms_give_what_transformers_gives(minilm: Path, t
     assert ours.convert_ids_to_tokens(torch.tensor(ids)) == theirs.convert_ids_to_tokens(ids)
 
 
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    "how", [{"max_length": 512, "truncation": True}, {"max_length": 5, "truncation": True}, {"truncation": True}]
+)
+@pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
+def test_encode_cuts_as_it_is_told(minilm: Path, how: dict[str, Any], special: bool) -> None:
+    ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
+    for text in (TEXT, "the lovely film was " * 30, "dull " * 513):
+        given = {"max_length": ours.max_length, **how, "add_special_tokens": special}
+        assert ours.encode(text, **how, add_special_tokens=special) == theirs.encode(text, **given)
+    if special:
+        padded = {"max_length": ours.max_length, **how, "padding": "max_length", "return_tensors": "pt"}
+        assert torch.equal(ours.encode(TEXT, PAIR, **padded), theirs.encode(TEXT, PAIR, **padded))
+
+
 def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: minibert.Tokenizer) -> None:
     with pytest.warns(TruncationWarning, match=r"^1 of 1 texts .* 20 tokens"):
         assert len(tokenizer.encode("good " * 40)) == 20
@@ -89,6 +104,7 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: mini
     ("method", "given", "message"),
     [
         ("encode", {"text": TEXT, "pair": PAIR, "add_special_tokens": False}, "SEP"),
+        ("encode", {"text": TEXT, "add_special_tokens": False, "stride": 3}, "stride"),
         ("tokenize", {"text": 3}, r"row 0 .*\bint\b"),
     ],
 )
@@ -149,6 +165,18 @@ def test_an_output_is_read_as_in_transformers(
     assert torch.equal(ours_encoded, found.hidden_states[-1])
     assert list(found.keys()) == list(expected.keys()) == [name for name, _ in found.items()]
     assert ("loss" in found, "logits" in found) == ("loss" in expected, True)
+    for read in (
+        len,
+        list,
+        dict,
+        lambda out: dict(**out),
+        lambda out: [0 in out, out.get("x", 7), out.get("attentions")],
+    ):
+        assert repr(read(found)) == repr(read(expected)), read
+    assert found.get("logits") is found.logits
+    for out in (found, expected):
+        with pytest.raises(KeyError):
+            out["attentions"]
     for ours_, theirs_ in (
         (found.to_tuple(), expected.to_tuple()),
         (found.values(), tuple(expected.values())),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minibert.config import Config
 from minibert.families.distilbert import DISTILBERT as FAMILY
+from minibert.families.electra import ELECTRA
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import forward
 from minibert.inputs import as_inputs, checking, inference, unchecked
@@ -75,6 +76,35 @@ def test_a_batch_that_cannot_be_is_refused_with_its_value_place_and_limit(
     with pytest.raises((ValueError, TypeError)) as error:
         encode(**given)
     assert not [word for word in words if word not in str(error.value)], error.value
+
+
+NO_TENSORS: list[tuple[Any, str]] = [
+    (IDS.numpy(), "torch.tensor(input_ids)"),
+    (IDS.tolist(), "torch.tensor(input_ids)"),
+    ({"input_ids": IDS, "attention_mask": KEEP}, "model(**batch)"),
+    ("a text", "model(**batch)"),
+    (["a text"], "model(**batch)"),
+    (None, "None"),
+]
+
+
+def refusal(head: str | None, *ids: Any, **given: Any) -> str:
+    config = small_config(ELECTRA if head == "replaced-token-detection" else BERT.family, num_labels=2)
+    model: Any = HEAD_CLASSES[head](config) if head else Encoder(config)
+    with pytest.raises(TypeError) as error:
+        model(*ids, **given)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("head", [None, *HEAD_CLASSES])
+def test_what_is_no_tensor_is_refused_with_what_is_meant(head: str | None) -> None:
+    for given, meant in NO_TENSORS:
+        found = refusal(head, given)
+        assert found.startswith("input_ids is ") and meant in found
+    ids = IDS[:, None] if head == "multiple-choice" else IDS
+    assert "attention_mask is [[" in refusal(head, ids, attention_mask=ids.tolist())
+    if head not in (None, "pretraining", "question-answering"):
+        assert "labels is [0, 1]; it must be a tensor: torch.tensor(labels)" in refusal(head, ids, labels=[0, 1])
 
 
 @pytest.mark.parametrize("attention", ATTENTION)

@@ -73,6 +73,7 @@ ALBERT = Family(
         "inner_group_num": "inner_group_num",
         "classifier_dropout": "classifier_dropout_prob",
     },
+    ignored=("is_decoder", "add_cross_attention"),
     defaults={
         "vocab_size": 30000,
         "embedding_size": 128,

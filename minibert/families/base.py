@@ -47,6 +47,7 @@ BEHAVIOUR: Mapping[str, Any] = {
     "feed_forward_residual_dropout": lambda config: config.hidden_dropout_prob,
     "norm_first": False,
     "gated": False,
+    "sparse_prediction": False,
     "windows": (),
     "rotary_thetas": (),
     "prediction_act": "",
@@ -77,6 +78,8 @@ class Family:
     heads: Mapping[str, Mapping[str, str]]  # task head -> its modules, ours -> the official ones
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
+    aliases: tuple[str, ...] = ()  # of these fields the name that BERT has, too; it counts before the key
+    ignored: tuple[str, ...] = ()  # keys of config.ABSENT that have no effect here
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that its config.json may leave out
     # Fields of Config that the relative decides differently from BERT (BEHAVIOUR).
     behaviour: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +148,8 @@ class Family:
         A null counts as missing. Raises ValueError or TypeError for invalid labels.
         """
         values = {key: value for key, value in raw.items() if key not in ("num_labels", "label2id", "id2label")}
-        values |= {name: values.pop(key) for name, key in self.keys.items() if key in values}
+        first = {name: values[name] for name in self.aliases if values.get(name) is not None}
+        values |= {name: values.pop(key) for name, key in self.keys.items() if key in values} | first
         values |= {name: value for name, value in self.defaults.items() if values.get(name) is None}
         names = set(fields) - self.decides.keys() - {"extra"}
         extra = {name: value for name, value in values.items() if name not in names}
@@ -161,13 +165,15 @@ class Family:
 
 
 def read_labels(raw: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the labels of a config.json by number: those of id2label, else as many as num_labels, else two.
+    """Return the labels of a config.json by number: those of id2label, unless num_labels counts others, else two.
 
     Names may be null or no text, as in transformers: only predictions need them (tasks.names.label_names).
     """
     count = 2 if raw.get("num_labels") is None else raw["num_labels"]
     check_number("num_labels", count, int, 0, MOST_LABELS)
-    labels = raw.get("id2label") or {i: f"LABEL_{i}" for i in range(count or 2)}
+    labels = raw.get("id2label") or {}
     if not isinstance(labels, dict) or not all(str(i).isdecimal() for i in labels):
         raise ValueError(f"id2label is {brief(labels)}; it must map label numbers, from 0 on, to names")
+    if len(labels) != (raw.get("num_labels") or len(labels) or 2):
+        labels = {i: f"LABEL_{i}" for i in range(count or 2)}
     return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys

@@ -56,6 +56,8 @@ DISTILBERT = Family(
         "classifier_dropout": "seq_classif_dropout",
         "qa_dropout": "qa_dropout",
     },
+    aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
+    ignored=("position_embedding_type", "is_decoder", "add_cross_attention"),
     defaults={"num_hidden_layers": 6, "classifier_dropout": 0.2, "qa_dropout": 0.1},
     behaviour={
         "type_vocab_size": 0,

@@ -51,9 +51,10 @@ def layer_types(config: Any) -> list[str]:
 
 
 def windows(config: Any) -> tuple[int | None, ...]:
-    """Return the window of each layer; None: the layer is global."""
-    window = config.extra.get("local_attention")
+    """Return the window of each layer; None: the layer is global. sliding_window, half of it, counts first."""
+    window, half = (config.extra.get(key) for key in ("local_attention", "sliding_window"))
     check_number("local_attention", window := 128 if window is None else window, int, 0, 2**24)
+    window = window if half is None else 2 * check_number("sliding_window", half, int, 0, 2**23)
     return tuple(window if one == LOCAL else None for one in layer_types(config))
 
 
@@ -135,7 +136,9 @@ MODERNBERT = WithLayerTypes(
         "decoder_bias": "decoder_bias",
         "classifier_pooling": "classifier_pooling",
         "initializer_cutoff_factor": "initializer_cutoff_factor",
+        "sparse_prediction": "sparse_prediction",
     },
+    ignored=("position_embedding_type", "is_decoder", "add_cross_attention", "chunk_size_feed_forward"),
     defaults={
         **BIASES,
         "vocab_size": 50368,

@@ -228,6 +228,7 @@ def train(
     candidates = as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
         raise TypeError("labels and pairs are for plain texts; the result of Classification.read has its own")
+    folds = check_number("folds", folds, int)
     data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
     known = data.known_labels
     if task.resolve(data) != task:

@@ -155,7 +155,7 @@ def open_reader(
     sentence, if there is no task head or the folder is damaged.
     """
     if batch_tokens is not None:
-        check_number("batch_tokens", batch_tokens, int, minimum=1)
+        batch_tokens = check_number("batch_tokens", batch_tokens, int, minimum=1)
     kind = folder_kind(name)
     if kind == "frozen":
         return Classifier.load(user_path(name), model=model, device=device, batch_tokens=batch_tokens)
@@ -195,7 +195,7 @@ def predict(
 
         one label        {"label", "probability", "probabilities": {label: probability}}
         several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
-        a number         {"value"}
+        a number         {"value"}; several {"values": {name: value}}
         tags             {"entities": [{"text", "label", "start", "end", "score"}]}  text[start:end] of the given text
         answers          {"answer", "start", "end", "score"}                         of the passage
         choices          {"number", "choice", "probability", "probabilities"}

@@ -273,12 +273,17 @@ class Regression:
             )
 
     def target(self, label: float, numbers: Mapping[str, int], where: str) -> float:
-        """Return the input of the loss: the number itself."""
+        """Return the input of the loss: the number itself. Raises ValueError for a model of several numbers."""
+        if len(numbers) > 1:
+            raise ValueError(f"{where} has one number, and the model predicts {len(numbers)}: {listed([*numbers])}")
         return label
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
-        """Return the one output, (N, 1)."""
-        return [{"value": float(score)} for (score,) in scores]
+        """Return the outputs, (N, K), by name if there are several."""
+        several = len(labels) > 1
+        return [
+            {"values": dict(zip(labels, row, strict=True))} if several else {"value": row[0]} for row in scores.tolist()
+        ]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
@@ -298,8 +303,8 @@ class Regression:
         return Measure(figures, self.main, "\n".join(lines))
 
     def cells_of(self, found: Prediction) -> list[str]:
-        """Return the first column of a printed line."""
-        return [f"{found['value']:.6g}"]
+        """Return the first columns of a printed line."""
+        return [f"{value:.6g}" for value in found.get("values", found).values()]
 
 
 LabelType = SingleLabel | MultiLabel | Regression

@@ -63,9 +63,6 @@ class TaggingSettings(TextSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("columns", "tag_names"):  # which training.json has as lists
-            if isinstance(value := getattr(self, name), list):
-                object.__setattr__(self, name, tuple(value))
         if self.columns is not None and (not isinstance(self.columns, tuple) or len(set(self.columns)) != 2):
             raise ValueError(f"columns is {brief(self.columns)}; it must be two, such as (1, 4) or ('token', 'ner')")
 

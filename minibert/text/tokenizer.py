@@ -40,7 +40,7 @@ from minibert.text.tokenized import (
     shares,
     token_stats,
 )
-from minibert.text.tokenizer_classes import stated_class
+from minibert.text.tokenizer_classes import NOT_USED, stated_class
 from minibert.text.tokenizer_files import build, check_fits, check_literal, read_definition, with_prefix_space
 from minibert.text.tokenizer_names import TransformersNames
 from minibert.text.tokenizer_settings import (
@@ -265,8 +265,8 @@ class Tokenizer(TransformersNames):
         """Return `max_length`, or the default for None. Raises ValueError if no token of text fits, or too many."""
         max_length = self.max_length if max_length is None else max_length
         minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
-        check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)
-        return max_length
+        name = "max_length for pairs" if pairs else "max_length"
+        return check_number(name, max_length, int, minimum, self.limit)  # type: ignore[no-any-return]  # an int
 
     # -- ids to text, and the vocabulary
 
@@ -372,6 +372,9 @@ def load_tokenizer(
     config = Config.from_file(folder / "config.json")
     settings["tokenizer_class"] = stated_class(settings, config)
     definition, settings["tokenizer_class"] = read_definition(folder, settings, lowercase)
+    definition["added_tokens"] = [
+        one for one in definition["added_tokens"] if one["id"] < config.vocab_size or one["content"] not in NOT_USED
+    ]
     stated = settings.get("model_max_length") or settings.get("max_len") or DEFAULT_MAX_LENGTH
     longest = min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)
     tokenizer = Tokenizer(

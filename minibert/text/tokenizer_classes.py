@@ -91,7 +91,8 @@ def xlm_roberta(settings: Mapping[str, Any], file: Mapping[str, Any], special: M
 def camembert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of CamembertTokenizer (transformers.models.camembert.tokenization_camembert)."""
     rules = xlm_roberta(settings, file, special, vocab)
-    return rules | {"model": {"unk_id": vocab.get(special["unk_token"], 0), "byte_fallback": False}}
+    first = next((id for id, (piece, _) in enumerate(file["model"]["vocab"]) if piece == special["unk_token"]), 0)
+    return rules | {"model": {"unk_id": first, "byte_fallback": False}}
 
 
 def albert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:

@@ -3,11 +3,12 @@
 tokenizer.json            the vocabulary and rules, as the `tokenizers` library writes them
 tokenizer_config.json     settings, and the class whose rules count (tokenizer_settings, tokenizer_classes)
 
-Older folders of BERT and ELECTRA have a vocabulary in place of tokenizer.json, whose content is made from it:
+Older folders of BERT, ELECTRA and RoBERTa have a vocabulary in place of tokenizer.json, whose content is made from it:
 
 vocab.txt                 WordPiece: one piece per line, its id is the line number
+vocab.json, merges.txt    byte-level BPE: ids by piece, and two pieces per line in the order in which they are merged
 
-The older files of relatives (vocab.json and merges.txt, or SentencePiece's) are not read: transformers converts them.
+SentencePiece's files, the older ones of other relatives, are not read: transformers converts them.
 """
 
 import json
@@ -60,8 +61,14 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     name = class_of(settings["tokenizer_class"], source)
     if not old:
         definition = read_json(folder / "tokenizer.json")
+    elif name == "RobertaTokenizer" and (folder / "merges.txt").exists():
+        merges = [line for line in read_lines(folder / "merges.txt") if not line.startswith("#version")]
+        model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
+        definition = {"version": "1.0", "model": model}
     elif (folder / "vocab.txt").exists():
-        model = {"type": "WordPiece", "vocab": read_vocabulary(folder / "vocab.txt")}
+        # As in transformers, a piece that is on several lines has the id of the last, and a blank line is a piece too.
+        pieces = {piece: id for id, piece in enumerate(read_lines(folder / "vocab.txt"))}
+        model = {"type": "WordPiece", "vocab": pieces}
         definition = {"version": "1.0", "model": model}
     else:
         raise FileNotFoundError(
@@ -71,7 +78,7 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     with guarded(source):
         kind = model_type(definition["model"])
         pieces = vocabulary(definition["model"])
-    if old or (name in CLASSES and CLASSES[name][0] != kind):
+    if CLASSES.get(name, ("" if old else kind,))[0] != kind:
         name = "BertTokenizer" if old else AS_IS  # no class of transformers can read such files
     settings = {**(CLASSES[name][2] if name in CLASSES else {}), **settings}
     with guarded(source, "add the tokens of its files"):
@@ -238,24 +245,13 @@ def check_fits(definition: Mapping[str, Any], vocab: Mapping[str, int], pads: in
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# vocab.txt
+# Vocabularies in lines
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the pieces of BERT's original file with their ids: one piece per line, its id is the line number.
-
-    As in transformers, a blank line is a piece too, which no text contains; the last of several has its id.
-    """
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file, which ends with a line break or without. Raises ValueError if it is not UTF-8."""
     try:
         text = read_small(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}") from None
-    vocab: dict[str, int] = {}
-    for id, piece in enumerate(text.replace("\r\n", "\n").removesuffix("\n").split("\n")):
-        if piece and piece in vocab:
-            raise ValueError(
-                f"{path}, line {id + 1} is {brief(piece)} as on line {vocab[piece] + 1}; each line must hold another "
-                "piece"
-            )
-        vocab[piece] = id
-    return vocab
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from minibert.tables.texts import as_texts
-from minibert.utils.habits import Habits
+from minibert.utils.habits import Habits, refuse_unknown
 
 
 class TransformersNames(Habits):
@@ -29,6 +29,7 @@ class TransformersNames(Habits):
         _pieces: dict[int, str]
         __call__: Callable[..., Any]
         encode_each: Callable[..., Iterator[Any]]
+        cut: Callable[..., Any]
         decode: Callable[..., str]
 
     cls_token_id, sep_token_id, pad_token_id, mask_token_id, unk_token_id = (
@@ -62,16 +63,21 @@ class TransformersNames(Habits):
         """Return the tokens of a text, without special tokens and without truncation."""
         return list(next(self.encode_each(as_texts([text]))).tokens)
 
-    def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True, **how: Any) -> Any:
         """Return the ids of a text or a pair with special tokens, cut with a warning.
 
-        Without special tokens nothing is cut. Raises ValueError for a pair without special tokens.
+        how: max_length, truncation, ... of a call; with return_tensors="pt" the ids are a tensor, (1, S). Without
+        special tokens nothing is cut unless they say so. Raises ValueError for a pair without special tokens.
         """
         if add_special_tokens:
-            return list(self(text, pair).input_ids[0].tolist())
+            ids = self(text, pair, **how).input_ids
+            return ids if "return_tensors" in how else ids[0].tolist()
         if pair is not None:
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
-        return list(next(self.encode_each(as_texts([text]))).ids)
+        refuse_unknown("encode without special tokens", how, ("max_length", "truncation"))
+        ids = next(self.encode_each(as_texts([text]))).ids
+        cuts = how.get("truncation", "max_length" in how)
+        return self.cut(ids, how.get("max_length") or self.max_length) if cuts else ids
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """Return the id of each token, or of one; the id of [UNK] for a token that is not in the vocabulary."""

@@ -61,11 +61,24 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
     return (plain[0] if len(plain) == 1 else tuple), NoneType in members
 
 
+def plain(value: Any) -> Any:
+    """Return a value in Python's own types: numpy's numbers and arrays, also those in a list or a tuple."""
+    if type(value) in (list, tuple):
+        return type(value)(item.tolist() if hasattr(item, "tolist") else item for item in value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def check(settings: Any) -> None:
-    """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
+    """Turn numpy's values into Python's, a list into a tuple and a number into a text where the field has such a type.
+
+    Raises ValueError or TypeError, naming the setting, its value and its limits, for a value outside them.
+    """
     for one in [one for one in fields(settings) if one.init]:
         kind, optional = type_of(settings.__class__, one.name)
-        value = getattr(settings, one.name)
+        value = plain(getattr(settings, one.name))
+        if (type(value), kind) in ((list, tuple), (int, str)):
+            value = kind(value)
+        object.__setattr__(settings, one.name, value)
         choices = one.metadata.get("choices")
         if optional and value is None:
             continue
@@ -85,8 +98,12 @@ def check_number(
     maximum: float | None = None,
     above: float | None = None,
     below: float | None = None,
-) -> None:
-    """Raise TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range."""
+) -> Any:
+    """Return a number in Python's own type.
+
+    Raises TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range.
+    """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
     finite = kind is int or abs(value) <= sys.float_info.max  # JSON has integers that no float can hold
@@ -95,6 +112,7 @@ def check_number(
     if not finite or not all(WITHIN[words](value, bound) for words, bound in given.items()):
         bounds = ["finite"] * (not finite) + [f"{words} {bound:.10g}" for words, bound in given.items()]
         raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")
+    return value
 
 
 def integers(text: str) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def test_an_error_is_short_however_long_a_value_is(key: str, checkpoint: Path, t
     ("name", "content", "words"),
     [
         ("tokenizer_config.json", '{"tokenizer_class": "\\u001b%s"}', "tokenizer_class"),
-        ("vocab.txt", "\x1b%s\n" * 2, "vocab.txt, line 2"),
+        ("tokenizer_config.json", '{"cls_token": "\\u001b%s"}', "no rows for the added tokens"),
     ],
 )
 def test_an_error_about_a_tokenizer_is_short(

@@ -114,6 +114,13 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
     assert search.best_params_["C"] == classifier.head.C
 
 
+def test_numpys_numbers_are_saved_as_pythons(checkpoint: Path, tmp_path: Path) -> None:
+    classifier = train(TEXTS, LABELS, folds=np.int64(2), model=str(checkpoint))
+    classifier.save(tmp_path / "out")
+    again = Classifier.load(tmp_path / "out", batch_tokens=np.int64(64))
+    assert again.predict(TEXTS).tolist() == classifier.predict(TEXTS).tolist()
+
+
 def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured(checkpoint: Path) -> None:
     assert train(TEXTS[:4], LABELS[:4], model=str(checkpoint)).scores == []
     assert train(TEXTS, LABELS, folds=0, model=str(checkpoint)).scores == []

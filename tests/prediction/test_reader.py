@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_a_frozen_classifier_answers_in_the_same_form(home: Path) -> None:
     [
         ("multi_label_classification", 3, ["labels", "probability", "probabilities"]),
         ("regression", 1, ["value"]),
+        ("regression", 3, ["values"]),
         (None, 1, ["value"]),
         (None, 3, ["label", "probability", "probabilities"]),
     ],
@@ -109,10 +111,29 @@ def test_the_problem_type_of_config_json_decides_the_form(
     assert [list(one) for one in found] == [expected] * 2
     if expected == ["value"]:
         assert np.allclose([one["value"] for one in found], logits[:, 0], atol=1e-6)
+    elif expected == ["values"]:
+        assert [list(one["values"]) for one in found] == [["LABEL_0", "LABEL_1", "LABEL_2"]] * 2
+        assert np.allclose([list(one["values"].values()) for one in found], logits, atol=1e-6)
+        reader = open_reader(tmp_path)
+        data = reader.task.from_texts(TEXTS)
+        assert reader.task.format_predictions(reader.answer(data), data)[1].count("\t") == 3
+        with pytest.raises(ValueError, match=r"^row 0 .* 3: 'LABEL_0', 'LABEL_1', 'LABEL_2'"):
+            reader.measure(reader.task.from_labels(TEXTS, [0.5, 2]))
     elif problem:
         probabilities = [list(one["probabilities"].values()) for one in found]
         assert np.allclose(probabilities, logits.sigmoid(), atol=1e-6)
         assert [len(one["labels"]) for one in found] == (logits > 0).sum(dim=1).tolist()
+
+
+def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path: Path) -> None:
+    write_theirs(tmp_path, "sequence-classification", num_labels=1)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": "single_label_classification"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert minibert.load(tmp_path).embeddings.token.weight.isfinite().all()
+    assert minibert.embed(TEXTS, tmp_path).shape == (2, 24)
+    for call in (partial(minibert.load, head="sequence-classification"), partial(minibert.predict, texts=TEXTS)):
+        with pytest.raises(ValueError, match=r"single_label_classification.* 1 label.*regression"):
+            call(tmp_path)
 
 
 def test_entities_are_cut_from_the_text(home: Path) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 import tokenizers
 from support.models import HARD_TEXTS, minilm_folder
-from support.tokenizers import SENTENCES, write_config, write_saved, write_vocabulary
+from support.tokenizers import (
+    SENTENCES,
+    TEXTS,
+    byte_pairs,
+    change,
+    write_config,
+    write_saved,
+    write_vocabulary,
+)
 from transformers import AutoTokenizer
 
 from minibert.text.masking import Masking
@@ -200,6 +208,8 @@ LACKING: dict[str, list[str]] = {
     "two words": [*SPECIAL_TOKENS, "the", "", "film", "", "##s"],
     "the first word": ["", *SPECIAL_TOKENS, *WORDS],
     "the last words": [*SPECIAL_TOKENS, *WORDS, "", "", ""],
+    "a word twice": [*SPECIAL_TOKENS, "the", "film", "x", "##s", "film"],
+    "a special token twice": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "[MASK]", "[PAD]", "##s"],
     "the last word, and the mask": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, ""],
 }
 
@@ -228,6 +238,61 @@ def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_p
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.ids(["The films"]) == [[2, 4, 5, 6, 3]]
     assert Masking.of(tokenizer).ordinary.max() < len(lines)
+
+
+@pytest.mark.parametrize("second", ["<unk>", "▁"])
+@pytest.mark.parametrize("extra", [[], ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]])
+def test_a_camembert_with_a_piece_twice_has_the_ids_of_transformers(
+    second: str, extra: list[str], copied: Callable[[str], Path]
+) -> None:
+    """Files of transformers 5.0 have <unk> twice, and then <unk>NOTUSED as an added token without a row."""
+    folder = copied("camembert")
+    vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    vocab[4][0] = second
+    model = {"type": "Unigram", "unk_id": 3, "vocab": vocab}
+    change(folder, "tokenizer.json", model=model)
+    change(folder, "tokenizer_config.json", extra_special_tokens=extra)
+    change(folder, "config.json", vocab_size=len(vocab))
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    texts = [*SENTENCES, "le \U0001f71a, <unk> <mask> </s>"]
+    assert ours.ids(texts) == theirs(texts)["input_ids"]
+    assert (ours.unk_id, ours.mask_id) == (theirs.unk_token_id, theirs.mask_token_id)
+    if extra:
+        assert max(theirs("<unk>NOTUSED")["input_ids"]) == len(vocab)  # which no model can compute
+    assert max(ours.encode("<unk>NOTUSED")) < len(vocab)
+
+
+def write_byte_pairs(folder: Path, **settings: Any) -> Path:
+    """The folder that a RoBERTa was released with: vocab.json and merges.txt."""
+    vocab, merges = byte_pairs()
+    write_config(folder, "roberta", len(vocab))
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, merges)) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"add_prefix_space": True},
+        {"tokenizer_class": "RobertaTokenizerFast", "trim_offsets": False},
+        {"mask_token": {"content": "<mask>", "lstrip": True, "__type": "AddedToken"}},
+        {"additional_special_tokens": ["<ent>"], "split_special_tokens": True},
+    ],
+)
+def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_byte_pairs(tmp_path, **settings)
+    change(folder, "config.json", vocab_size=1000)
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    texts = [*HARD_TEXTS, *TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
+    assert ours.ids(texts) == theirs(texts, truncation=True, max_length=512)["input_ids"]
+    assert ours(texts).offsets[2] == theirs(texts, padding=True, return_offsets_mapping=True)["offset_mapping"][2]
+    assert ours.encode("a cat", "sat") == theirs.encode("a cat", "sat")
+    ours.save(folder)
+    assert load_tokenizer(folder).ids(texts) == ours.ids(texts)
+    assert AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == ours.ids(texts)
 
 
 # -- damaged files
@@ -288,7 +353,9 @@ def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Pat
 
 
 DAMAGED: list[tuple[str, bytes, str]] = [
-    ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
+    ("merges.txt", b"#version: 0.2\na\n", r"Merges text file invalid at line 1"),
+    ("merges.txt", "Ġ é".encode("cp1252", "replace"), "merges.txt is not UTF-8"),
+    ("vocab.json", b"[]", "holds a list"),
     ("vocab.txt", b"[PAD]\n[MASK]\n[CLS]\n[SEP]\na\n", r"unk_token is '\[UNK\]'"),
     ("vocab.txt", "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
     ("vocab.txt", b"", r"unk_token is '\[UNK\]'"),
@@ -301,6 +368,8 @@ def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     checkpoint(tmp_path, vocab=b"")
+    if name in ("merges.txt", "vocab.json"):
+        write_byte_pairs(tmp_path)
     (tmp_path / name).write_bytes(content)
     refused(tmp_path, message)
 

@@ -14,7 +14,7 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
-from sklearn.model_selection import cross_val_predict
+from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from support.words import labelled, write_words_checkpoint
@@ -129,3 +129,9 @@ def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint: Path, t
     assert fitted.score(texts, labels) == 1.0 and log_loss(labels, fitted.predict_proba(texts)) < 0.1
     other = classifier(folder, epochs=1).fit(texts, [1, 2] * 12)
     assert [note for note in other.notes_ if "the task head is new" in note and "'pos', 'neg'" in note]
+
+
+def test_a_grid_of_numpys_numbers_is_searched(checkpoint: Path) -> None:
+    grid = {"epochs": np.array([1, 2]), "max_length": np.array([8]), "freeze": np.array([1]), "seed": [np.uint8(3)]}
+    found = GridSearchCV(classifier(checkpoint), grid, cv=2, error_score="raise").fit(*labelled(24))
+    assert found.best_params_["epochs"] in (1, 2)

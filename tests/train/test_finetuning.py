@@ -90,8 +90,8 @@ def test_data_without_a_token_is_refused(checkpoint: Path) -> None:
         finetune("tag", data, model=checkpoint)
 
 
-@pytest.mark.parametrize(("what", "parts"), [("embeddings", 1), ("1", 2), ("2", 3), ("encoder", 4)])
-def test_what_is_frozen_keeps_its_bits(what: str, parts: int, checkpoint: Path) -> None:
+@pytest.mark.parametrize(("what", "parts"), [("embeddings", 1), ("1", 2), (2, 3), ("encoder", 4)])
+def test_what_is_frozen_keeps_its_bits(what: Any, parts: int, checkpoint: Path) -> None:
     start = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     trained = finetune("classify", *labelled(24), model=checkpoint, freeze=what, **QUICK | {"epochs": 1})
     places = ("encoder.embeddings.", "encoder.layers.0.", "encoder.layers.1.", "encoder.")[:parts]
@@ -99,6 +99,17 @@ def test_what_is_frozen_keeps_its_bits(what: str, parts: int, checkpoint: Path) 
         assert torch.equal(before, trained.get_parameter(name)) == name.startswith(places), name
     with pytest.raises(ValueError, match=r"freeze is '3'.*none, embeddings, encoder"):
         freeze(start, "3")
+
+
+def test_numpys_numbers_are_written_to_the_report_as_pythons(checkpoint: Path, tmp_path: Path) -> None:
+    given = {"epochs": np.int64(1), "freeze": np.int64(1), "max_length": np.int8(9), "batch_size": np.uint8(8)}
+    texts, labels = labelled(24)
+    numbers = [float(label == "pos") for label in labels]
+    task = {"regression": np.True_, "missing": np.str_("empty")}
+    finetune("classify", texts, numbers, model=checkpoint, out=tmp_path / "out", **given, **task)
+    report = json.loads((tmp_path / "out" / "training.json").read_text())
+    asked = {name: report["asked"][name] for name in ("epochs", "freeze", "max_length")}
+    assert asked == {"epochs": 1, "freeze": "1", "max_length": 9} and report["settings"]["regression"] is True
 
 
 def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
 """Settings are written once: the fields of a dataclass define limits and command-line flags."""
 
 import argparse
+import json
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
+import minibert
 from minibert.cli.shared import add_options, read_options
-from minibert.utils.settings import check, setting
+from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
+from minibert.train.settings import DistillSettings, FinetuneSettings
+from minibert.utils.settings import check, check_number, setting
 
 
 @dataclass(frozen=True)
@@ -56,3 +61,48 @@ def test_flags_give_back_the_settings() -> None:
 def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Example(**values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "own"),
+    [
+        (
+            FinetuneSettings,
+            {"epochs": np.int64(1), "learning_rate": np.float32(0.5)},
+            {"epochs": 1, "learning_rate": 0.5},
+        ),
+        (FinetuneSettings, {"fused": np.bool_(False), "device": np.str_("cpu")}, {"fused": False, "device": "cpu"}),
+        (FinetuneSettings, {"freeze": np.int64(1)}, {"freeze": "1"}),
+        (FinetuneSettings, {"freeze": 1}, {"freeze": "1"}),
+        (
+            DistillSettings,
+            {"take": np.array([0, 1]), "weights": [5, np.int8(2), 1]},
+            {"take": (0, 1), "weights": (5, 2, 1)},
+        ),
+        (AnsweringSettings, {"stride": np.array(7), "repair": np.True_}, {"stride": 7, "repair": True}),
+        (ClassificationSettings, {"text": np.int32(2)}, {"text": 2}),
+        (TaggingSettings, {"columns": [np.int64(1), 4]}, {"columns": (1, 4)}),
+        (
+            minibert.Recipe,
+            {"layers": np.array([-2, -1]), "normalize": np.True_},
+            {"layers": (-2, -1), "normalize": True},
+        ),
+        (minibert.Config, {"hidden_size": np.int64(24), "hidden_dropout_prob": np.float16(0.5)}, {"hidden_size": 24}),
+    ],
+)
+def test_a_setting_is_kept_in_pythons_own_type(kind: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
+    made = kind(**given)
+    assert {name: getattr(made, name) for name in own} == own
+    assert json.loads(json.dumps(vars(made)))[next(iter(own))] == json.loads(json.dumps(next(iter(own.values()))))
+    assert made == kind(**given | own)
+
+
+@pytest.mark.parametrize("value", [np.float64(2), np.True_, np.array([1]), np.datetime64("2026-01-01"), np.str_("2")])
+def test_what_is_no_int_of_numpy_either_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"steps is .*\bint\b"):
+        Example(steps=value)
+
+
+def test_a_number_is_returned_in_pythons_own_type() -> None:
+    assert type(check_number("top", np.uint8(3), int)) is int
+    assert type(check_number("C", np.float32(3), float)) is float
