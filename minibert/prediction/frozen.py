@@ -223,7 +223,8 @@ def train(
     value of the grid, or 1. Raises ValueError or TypeError for labels that cannot be learned, before anything is
     encoded, and what TextFeatures raises.
     """
-    features = TextFeatures(**recipe | {"normalize": recipe.get("normalize") is not False})
+    normalize = recipe.pop("normalize", None)
+    features = TextFeatures(**recipe, normalize=True if normalize is None else normalize)
     task = Classification(missing=features.missing)
     candidates = as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
@@ -233,7 +234,7 @@ def train(
     known = data.known_labels
     if task.resolve(data) != task:
         raise ValueError("the labels are lists; this classifier gives a text only one; `minibert finetune classify`")
-    chosen = grid != "short" and len(candidates) > 1  # by the user, who needs the folds
+    chosen = candidates != [*GRIDS["short"]] and len(candidates) > 1  # by the user, who needs the folds
     if folds < 0 or folds == 1 or (chosen and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(known, folds if chosen else 1)

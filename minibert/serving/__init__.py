@@ -18,7 +18,7 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
     GET /v1/models        the names; GET /v1/models/NAME one of them
     POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
                           probability, probabilities of each; for several labels per text "labels", of a regression
-                          "value"; "entities" of a tagger; answer, start, end, score of [question, passage]
+                          "value", or "values"; "entities" of a tagger; answer, start, end, score of [question, passage]
     POST /fill-mask       {"input": text or texts with [MASK], "top_k"?: 5, "model"?} -> masks: tokens, probabilities;
                           if the checkpoint has the head of a masked LM
     GET /health           {"status": "ok"}, without a key
