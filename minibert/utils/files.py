@@ -226,8 +226,11 @@ def write_text_atomically(path: Path, text: str) -> None:
 def lock_file(path: Path) -> IO[bytes]:
     """Return an open file that is locked until it is closed or the process ends; created if it does not exist.
 
-    Raises RuntimeError while another process holds the lock. Windows, and file systems without locks, lock nothing.
+    Raises RuntimeError while another process holds the lock, ValueError for a pipe or a device. Windows, and file
+    systems without locks, lock nothing.
     """
+    if path.exists():
+        regular(path)
     file = path.open("ab")
     if sys.platform != "win32":
         try:
