@@ -19,7 +19,7 @@ from minibert.utils.outputs import OTHER
 from minibert.utils.printing import brief
 from minibert.utils.settings import type_of
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.parts import Parts
+from minibert.vectors.parts import BLOCK, DIGITS, Parts
 from minibert.vectors.recipe import Recipe
 
 PLACE = ("path", "column", "column2")  # of texts; their other settings are FileSettings
@@ -54,7 +54,7 @@ class Origin:
         if self.texts is not None and not isinstance(self.texts.get("path"), str):
             raise TypeError("texts has no path")
         FileSettings(**{name: value for name, value in (self.texts or {}).items() if name not in PLACE})
-        if not all(isinstance(rows, int) and isinstance(hashes, str) for rows, hashes in self.hashes):
+        if not all(len(hashes) == DIGITS * -(-rows // BLOCK) for rows, hashes in self.hashes):
             raise TypeError("hashes are not of texts")
 
     @staticmethod

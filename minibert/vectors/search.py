@@ -4,8 +4,9 @@
     a block of the corpus (n,D)     scaled to length 1                                        -> the next block
 
 Memory is one block: a .npy file is read as it is needed. `embed` writes beside a .npy file how it was made, so
-that queries become vectors in the same way and rows become texts again. For more than a few million vectors an
-approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with vectors of length 1:
+that queries become vectors in the same way, and rows the same texts again, whose hashes are compared. For more than a
+few million vectors an approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with
+vectors of length 1:
 
     vectors = np.load("corpus.npy"); vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT); index.add(vectors)
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +29,20 @@ from numpy.typing import NDArray
 
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
-from minibert.utils.files import user_path
-from minibert.utils.printing import progress_bar
+from minibert.utils.files import regular, user_path
+from minibert.utils.printing import cut, progress_bar
+from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
+from minibert.vectors.parts import BLOCK, DIGITS, hashes_of
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 from minibert.vectors.stream import TextFiles
 
+SAME = 1e-4  # between vectors of one text, computed twice
 SCORES = 2**24  # at once: 64 MB
 DEFAULT_MODEL = "distilbert-base-uncased"
-BLOCK = 2**14  # vectors of the corpus at once
+ROWS = 2**14  # vectors of the corpus at once
 Texts = str | os.PathLike[str] | Sequence[str]  # a file of texts, or texts
 
 
@@ -82,20 +87,47 @@ class Corpus:
             columns = zip(*read, strict=True) if are_pairs(read) else [read]
             return cls(embedder(*map(list, columns)), read, embedder)
         path = user_path(corpus)
+        vectors = open_vectors(path)
         origin = Origin.read(path)
         embedder = embedder_of(path, origin, model, device, recipe)
         read = texts_of(path, origin) if texts is None else read_texts(texts)
-        vectors = open_vectors(path)
         if vectors.shape[1] != embedder.width:
             raise ValueError(
                 f"{path} has vectors of {vectors.shape[1]} numbers, and {embedder.model} makes {embedder.width}; give "
                 "the model and the settings with which it was made"
             )
+        found = cls(vectors, read, embedder)
+        row = None if origin is None else found.changed_row(origin.hashes)
+        if row is not None:
+            file = origin.texts if texts is None and origin else {"path": texts}
+            raise ValueError(
+                f"the texts from row {row:,} on{place_of(row, **(file or {}))} are not those of {path}; name its own: "
+                "texts=, or embed them again"
+            )
         if len(read) != len(vectors):
             raise ValueError(
                 f"{path} has {len(vectors):,} vectors, and there are {len(read):,} texts; they must be its own"
             )
-        return cls(vectors, read, embedder)
+        return found
+
+    def changed_row(self, hashes: Sequence[Any]) -> int | None:
+        """Return the first row whose text is not what was embedded; None if all are. hashes: see Origin."""
+        first = 0
+        for count, known in hashes:
+            for at in range(0, count, BLOCK):
+                rows = slice(first + at, first + min(at + BLOCK, count))
+                if hashes_of(self.texts[rows]) != known[at // BLOCK * DIGITS :][:DIGITS]:
+                    return rows.start + self.other_vector(self.texts[rows], self.vectors[rows])
+            first += count
+        return None
+
+    def other_vector(self, texts: Sequence[TextOrPair], vectors: Any) -> int:
+        """Return the first of some rows, one of which has changed, with another vector, or without a text; else 0."""
+        columns = zip(*texts, strict=True) if are_pairs(texts) else [texts]
+        again, before = self.embedder(*map(list, columns))[: len(vectors)], vectors[: len(texts)]
+        distances = 1 - np.einsum("nd,nd->n", scaled(again, "row"), scaled(before, "row"))
+        changed = distances > max(SAME, distances.max(initial=0) / 10)
+        return int(np.argmax([*changed, len(texts) < len(vectors)]))
 
 
 def embedder_of(
@@ -136,9 +168,10 @@ def search(
     model: as for `embed`; for a .npy file only if the model was moved. recipe, settings: as for `embed`, if texts are
     embedded. If the corpus has fewer texts than `top`, all are returned.
     Raises ValueError for a `top` below 1, a corpus without texts, and vectors that are not what the model makes, have
-    length 0 or are not finite; FileNotFoundError for a missing file.
+    length 0 or are not finite, and, with the first row that differs, for texts that are not what was embedded;
+    FileNotFoundError for a missing file.
     """
-    check_top(top)
+    check_number("top", top, int, minimum=1)
     found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
     vectors = found.embedder([queries] if isinstance(queries, str) else queries)
     return [
@@ -162,16 +195,11 @@ def mine(
 
     The other arguments, and what it raises: see `search`. The time grows with the square of the number of texts.
     """
-    check_top(top)
+    check_number("top", top, int, minimum=1)
+    check_number("above", above, float, minimum=-1, maximum=1)
     found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
     pairs = closest_pairs(found.vectors, top, above)
     return [ClosePair(i, j, score, found.texts[i], found.texts[j]) for i, j, score in pairs]
-
-
-def check_top(top: int) -> None:
-    """Raise ValueError for a number of results below 1."""
-    if top < 1:
-        raise ValueError(f"top is {top}; it must be at least 1")
 
 
 def read_texts(texts: Texts) -> Sequence[TextOrPair]:
@@ -198,12 +226,26 @@ def read_file(path: str | os.PathLike[str], **how: Any) -> list[TextOrPair]:
         return list(texts)
 
 
+def place_of(row: int, path: Any = None, **how: Any) -> str:
+    """Return where a row is in a file or in several, in brackets; "" for texts in memory."""
+    if not isinstance(path, str | os.PathLike):
+        return ""
+    with closing(TextFiles(path, partial(TextFile, **how))) as texts:
+        next(islice(texts, row, None), None)
+        return f" ({texts.file.place.rstrip(',')})"
+
+
 def open_vectors(path: Path) -> Any:
-    """Return the matrix of a .npy file, (N,D), mapped. Raises ValueError for anything else."""
+    """Return the matrix of a .npy file, (N,D), mapped. Raises FileNotFoundError, ValueError for anything else."""
+    regular(path)
     try:
-        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (EOFError, ValueError) as error:
-        raise ValueError(f"{path} is not a numpy file ({error}); embed the texts again") from None
+        with np.errstate(over="ignore"):  # of a shape that cannot be
+            vectors = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # numpy has many classes of errors for a damaged header
+        why = cut(" ".join(str(error).split()))
+        raise ValueError(f"{path} is not a numpy file ({why}); embed the texts again") from None
     if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not len(vectors):
         raise ValueError(f"{path} is {vectors.dtype} {vectors.shape}; it must be float32 or float16 (texts, numbers)")
     return vectors
@@ -235,12 +277,12 @@ def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[n
 
     Equal to sorting all cosines, without ever holding more than SCORES of them.
     """
-    size = SCORES // BLOCK  # queries at once
+    size = SCORES // ROWS  # queries at once
     for begin in range(0, len(queries), size):
         some = scaled(queries[begin : begin + size], "query", begin)
         rows = np.empty((len(some), 0), np.int64)
         scores = np.empty((len(some), 0), np.float32)
-        for first, block in blocks(vectors, BLOCK):
+        for first, block in blocks(vectors, ROWS):
             found = cosines(some, block)  # (Q,n)
             numbers = np.broadcast_to(np.arange(first, first + len(block)), found.shape)
             rows, scores = best(np.hstack([rows, numbers]), np.hstack([scores, found]), top)
