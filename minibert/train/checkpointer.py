@@ -1,6 +1,6 @@
 """The checkpoints of a run: its settings, its progress and its best weights. A killed run resumes from them.
 
-    FOLDER/run_config.json             settings, hashes of data and starting weights
+    FOLDER/run_config.json             settings, hashes of data and starting weights, and a mark: the hash of these
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
     FOLDER/history.jsonl               losses and scores, one line per save; it only grows, and has a copy
     FOLDER/best.safetensors            the weights of the epoch with the best score
@@ -12,6 +12,7 @@ minibert and the file has one of these names. With several ranks (distributed.py
 so the nodes must share the file system.
 """
 
+import hashlib
 import json
 import re
 import time
@@ -33,7 +34,17 @@ from minibert.storage.tensor_files import write_tensors
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.utils.files import atomic_write, final_name, lock_file, naming, read_json, sync, write_text_atomically
+from minibert.utils.files import (
+    atomic_write,
+    final_name,
+    lock_file,
+    naming,
+    parse_json,
+    read_json,
+    regular,
+    sync,
+    write_text_atomically,
+)
 from minibert.utils.outputs import OTHER
 
 RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
@@ -41,7 +52,7 @@ HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
-OLD_CONFIG = {"processes", "tokenizer"}  # run_config.json has "minibert"; that of earlier versions only had these
+OLD_CONFIG = {"processes", "tokenizer"}  # in run_config.json of earlier versions, which had no mark
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -77,6 +88,8 @@ class Checkpointer:
     def open(self) -> None:
         """Lock the folder, and compare or write its config. Raises ValueError, changing nothing, if it is not a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        for path in run_files(self.folder):
+            regular(path)
         lock = self.folder / LOCK
         config = config_of(self.folder)
         others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
@@ -116,6 +129,7 @@ class Checkpointer:
                 path.unlink(missing_ok=True)
         if is_new or before is None:  # last: until then the files belong to the earlier run
             marked = {"minibert": __version__} | now
+            marked["mark"] = mark_of(marked)
             write_text_atomically(self.folder / RUN_CONFIG, json.dumps(marked, indent=1) + "\n")
             return
         before.pop("minibert", None)
@@ -149,7 +163,7 @@ class Checkpointer:
         for path in reversed(states(self.folder)):
             try:
                 tensors, metadata = read_checked(path)
-                progress = self.history.read(dict(json.loads(metadata["progress"])))
+                progress = self.history.read(dict(parse_json(metadata["progress"])))
                 self.restore(tensors, model, optimizer)
             except (SafetensorError, KeyError, ValueError, TypeError) as error:
                 unreadable.append(path)
@@ -275,7 +289,7 @@ class History:
             return Progress(**state)
         found = dict[str, list[Any]]()
         for line in self.content().splitlines():
-            for name, values in json.loads(line).items():
+            for name, values in parse_json(line.decode()).items():
                 found.setdefault(name, []).extend(values)
         self.counts = {name: len(values) for name, values in found.items()}
         return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
@@ -358,7 +372,14 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    return config if "minibert" in config or config.keys() >= OLD_CONFIG else None
+    if (mark := config.pop("mark", None)) is None:
+        return config if config.keys() >= OLD_CONFIG and is_lock(folder / LOCK) else None
+    return config if mark == mark_of(config) else None
+
+
+def mark_of(config: dict[str, Any]) -> str:
+    """Return the mark of a config, which only minibert computes."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def is_lock(path: Path) -> bool:

@@ -24,6 +24,7 @@ from minibert.utils.printing import brief, cut
 if sys.platform != "win32":
     import fcntl
 
+DEEPEST = 100  # lists and objects of JSON within each other: Python's own limit depends on the caller
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
 
@@ -93,7 +94,9 @@ def inside(folder: Path, name: str, source: Path) -> Path:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a user gave, with the home folder in place of ~ as a shell has it."""
+    """Return a path that a user gave, with the home folder in place of ~ as a shell has it; ValueError for ""."""
+    if not os.fspath(path):
+        raise ValueError("a name is empty; is a variable of the shell not set?")
     return Path(os.path.expanduser(path))
 
 
@@ -143,8 +146,14 @@ def parse_json(text: str) -> Any:
     """
     try:
         content = json.loads(text)
+        inside = [content] * (text.count("[") + text.count("{") > DEEPEST)  # those of one depth
+        for _ in range(DEEPEST if inside else 0):
+            values = (each.values() if isinstance(each, dict) else each for each in inside)
+            inside = [one for some in values for one in some if isinstance(one, (dict, list))]
+        if inside:
+            raise RecursionError
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
+        raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep") from None
     if "\\u" in text:  # UTF-8 cannot encode half of a surrogate pair, but an escape can
         json.dumps(content, ensure_ascii=False).encode()
     return content

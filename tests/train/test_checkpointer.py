@@ -289,7 +289,7 @@ def as_earlier_version(folder: Path) -> None:
             metadata = {"progress": json.dumps({name: value for name, value in values.items() if name != "pending"})}
         path.write_bytes(save(load_file(path), metadata))
     config = json.loads((folder / "run_config.json").read_text())
-    del config["minibert"]
+    del config["minibert"], config["mark"]
     (folder / "run_config.json").write_text(json.dumps(config))
     for name in (HISTORY, HISTORY_COPY):
         (folder / name).unlink()
@@ -357,6 +357,9 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
         {"run_config.json": ""},
         {"run_config.json": '{"lr": 0.1}', "state-00000001.safetensors": "x", "best.safetensors": "x"},
         {"run_config.json": "[]", "windows.txt": "broken"},
+        {"run_config.json": '{"minibert": "0.1.0"}', "state-00000001.safetensors": "x", "history.jsonl": "x"},
+        {"run_config.json": '{"minibert": "0.1.0", "mark": "0"}', "best.safetensors": "x", "lock": "minibert\n"},
+        {"run_config.json": '{"processes": 1, "tokenizer": "x"}', "state-00000001.safetensors": "x"},
     ],
 )
 def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
@@ -370,6 +373,28 @@ def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
     ):
         pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_a_config_that_was_changed_is_no_run_of_minibert_and_one_of_the_version_before_is(begun: Path) -> None:
+    config = json.loads((begun / "run_config.json").read_text())
+    (begun / "run_config.json").write_text(json.dumps(config | {"seed": 7}))
+    with pytest.raises(ValueError, match=r"run_config\.json that minibert"), Checkpointer(begun, CONFIG, restart=True):
+        pass
+    remove_run(begun)
+    assert (begun / BEST).exists()
+    del config["mark"]
+    whole = {"processes": 1, "tokenizer": "hash"}  # in the config of each run
+    (begun / "run_config.json").write_text(json.dumps(config | whole))
+    with Checkpointer(begun, CONFIG | whole):
+        assert (begun / BEST).exists()
+
+
+@pytest.mark.parametrize("name", ["lock", BEST, HISTORY, "state-00000005.safetensors", "run_config.json"])
+def test_a_pipe_in_the_folder_of_a_run_is_refused_at_once(name: str, begun: Path) -> None:
+    (begun / name).unlink(missing_ok=True)
+    os.mkfifo(begun / name)
+    with pytest.raises(ValueError, match=rf"{name}\b"), Checkpointer(begun, CONFIG):
+        pass
 
 
 @pytest.mark.parametrize(("lock", "stays"), [("", ["lock"]), ("minibert\n", [])])
