@@ -1,7 +1,6 @@
 """`minibert search` and `minibert mine`: the nearest texts of a corpus, and its closest pairs."""
 
 import argparse
-from contextlib import nullcontext
 from typing import Any
 
 from minibert.cli.shared import Arguments, Figures, add_options, read_options, standard_input
@@ -29,7 +28,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     help = "a text to search for (default: --file, or standard input)"
     parser.add_argument("queries", nargs="*", metavar="QUERY", help=help)
     help = "queries: .txt, .tsv, .csv, .jsonl, .json or .parquet, or a folder of .txt files; - is standard input"
-    parser.add_argument("--file", metavar="FILE", help=help)
+    parser.add_argument("--file", default="-", metavar="FILE", help=help)
     help = "the column of the queries in the file (default: sentence, text, or the only one)"
     parser.add_argument("--column", metavar="NAME", help=help)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="texts to show for each query (%(default)s)")
@@ -41,16 +40,13 @@ def search(args: Arguments) -> Figures:
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
-    if args.queries and (args.file, args.column) != (None, None):
+    if (queries := args.queries) and (args.file, args.column) != ("-", None):
         raise ValueError("give either queries or --file, with --column")
-    if not args.queries and args.file in (None, "-"):
-        standard_input()  # tells a user at a terminal what to type
-    with (
-        nullcontext(args.queries)
-        if args.queries
-        else TextFile("-" if args.file is None else args.file, args.column) as texts
-    ):
-        queries = list(texts)
+    if not queries:
+        if args.file == "-":
+            standard_input()  # tells a user at a terminal what to type
+        with TextFile(args.file, args.column) as file:
+            queries = list(file)
     if not queries:
         raise ValueError("there is no query; give a text to search for")
     found = search(args.corpus, queries, **chosen(args))

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
@@ -285,24 +287,13 @@ def false_negatives(numbers: Tensor) -> Tensor:
     it. Its own pair, in column i of row i, is never excluded.
     """
     numbers = torch.unique(numbers, return_inverse=True)[1]  # from 0, of this step
-    anchors = numbers[:, :1]  # (N,1)
-    size = int(numbers.max()) + 1
-    groups = components(numbers[:, :2], size)
-    excluded = groups[numbers[:, 1:].T.flatten()] == groups[anchors]  # (N, (C-1)·N)
-    rows = anchors * size + numbers[:, 1:]  # (N,C-1): the anchor and each text as one number
-    own = torch.isin(rows, rows[:, :1]) | (numbers[:, 1:] == anchors)
+    N, size = len(numbers), int(numbers.max()) + 1
+    edges = coo_array((np.ones(N), tuple(numbers[:, :2].T.cpu().numpy())), (size, size))
+    groups = torch.from_numpy(connected_components(edges, directed=False)[1]).to(numbers.device)  # (size)
+    anchors, texts = numbers[:, :1], numbers[:, 1:]  # (N,1), (N,C-1)
+    excluded = groups[texts.T.flatten()] == groups[anchors]  # (N, (C-1)·N)
+    rows = anchors * size + texts  # (N,C-1): the anchor and each text as one number
+    own = torch.isin(rows, rows[:, :1]) | (texts == anchors)
     own[:, 0] = False
-    N = len(numbers)
     excluded.view(N, -1, N).diagonal(dim1=0, dim2=2).copy_(own.T)  # (C-1,N)
     return excluded
-
-
-def components(edges: Tensor, size: int) -> Tensor:
-    """Return the smallest number that edges, (N,2), connect with each number below `size`, (size)."""
-    groups = torch.arange(size, device=edges.device)
-    while True:
-        least = groups[edges].amin(dim=1, keepdim=True).expand_as(edges)
-        closer = groups.scatter_reduce(0, edges.flatten(), least.flatten(), "amin")
-        if torch.equal(closer, groups):
-            return groups
-        groups = closer

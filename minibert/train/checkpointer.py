@@ -1,18 +1,17 @@
 """The checkpoints of a run: its settings, its progress and its best weights. A killed run resumes from them.
 
-    FOLDER/run_config.json             settings, hashes of data and starting weights, and a mark: the hash of these
+    FOLDER/run_config.json             settings, hashes of data and starting weights
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
     FOLDER/history.jsonl               losses and scores, one line per save; it only grows, and has a copy
     FOLDER/best.safetensors            the weights of the epoch with the best score
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
 Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
-uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json is by
-minibert and the file has one of these names. With several ranks (distributed.py) the main process writes and all read,
-so the nodes must share the file system.
+uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json and the
+lock are by minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
+and all read, so the nodes must share the file system.
 """
 
-import hashlib
 import json
 import re
 import time
@@ -39,7 +38,6 @@ from minibert.utils.files import (
     final_name,
     lock_file,
     naming,
-    parse_json,
     read_json,
     regular,
     sync,
@@ -52,7 +50,7 @@ HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
-OLD_CONFIG = {"processes", "tokenizer"}  # in run_config.json of earlier versions, which had no mark
+CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run, of earlier versions too
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -129,7 +127,6 @@ class Checkpointer:
                 path.unlink(missing_ok=True)
         if is_new or before is None:  # last: until then the files belong to the earlier run
             marked = {"minibert": __version__} | now
-            marked["mark"] = mark_of(marked)
             write_text_atomically(self.folder / RUN_CONFIG, json.dumps(marked, indent=1) + "\n")
             return
         before.pop("minibert", None)
@@ -163,7 +160,7 @@ class Checkpointer:
         for path in reversed(states(self.folder)):
             try:
                 tensors, metadata = read_checked(path)
-                progress = self.history.read(dict(parse_json(metadata["progress"])))
+                progress = self.history.read(dict(json.loads(metadata["progress"])))
                 self.restore(tensors, model, optimizer)
             except (SafetensorError, KeyError, ValueError, TypeError) as error:
                 unreadable.append(path)
@@ -289,7 +286,7 @@ class History:
             return Progress(**state)
         found = dict[str, list[Any]]()
         for line in self.content().splitlines():
-            for name, values in parse_json(line.decode()).items():
+            for name, values in json.loads(line).items():
                 found.setdefault(name, []).extend(values)
         self.counts = {name: len(values) for name, values in found.items()}
         return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
@@ -372,14 +369,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    if (mark := config.pop("mark", None)) is None:
-        return config if config.keys() >= OLD_CONFIG and is_lock(folder / LOCK) else None
-    return config if mark == mark_of(config) else None
-
-
-def mark_of(config: dict[str, Any]) -> str:
-    """Return the mark of a config, which only minibert computes."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return config if config.keys() >= CONFIG_KEYS and is_lock(folder / LOCK) else None
 
 
 def is_lock(path: Path) -> bool:

@@ -103,9 +103,8 @@ class FinetuneRun(Run):
     @property
     def summary(self) -> str:
         """The number of examples, one for all texts of a row, and the notes, for people."""
-        counts = [len(one.examples) // max(one.choices, 1) for one in (self.encoded, self.held_out) if one]
-        dev = f", {counts[1]:,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{counts[0]:,} examples{dev}; {self.computed_in}")]
+        dev = f", {self.held_out.rows:,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{self.encoded.rows:,} examples{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property

@@ -146,13 +146,15 @@ def parse_json(text: str) -> Any:
     """
     try:
         content = json.loads(text)
-        inside = [content] * (text.count("[") + text.count("{") > DEEPEST)  # those of one depth
-        for _ in range(DEEPEST if inside else 0):
-            values = (each.values() if isinstance(each, dict) else each for each in inside)
-            inside = [one for some in values for one in some if isinstance(one, (dict, list))]
-        if inside:
-            raise RecursionError
+        depth = 0
+        inner = [content] * (text.count("[") + text.count("{") > DEEPEST)  # the lists and objects of one depth
+        while inner:
+            depth += 1
+            values = (one.values() if isinstance(one, dict) else one for one in inner)
+            inner = [value for some in values for value in some if isinstance(value, (dict, list))]
     except RecursionError:
+        depth = sys.getrecursionlimit()
+    if depth > DEEPEST:
         raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep") from None
     if "\\u" in text:  # UTF-8 cannot encode half of a surrogate pair, but an escape can
         json.dumps(content, ensure_ascii=False).encode()

@@ -1,28 +1,28 @@
 """How a .npy file of vectors was made: a small JSON file beside it, corpus.npy.json for corpus.npy.
 
 {"minibert": version, "model", "recipe": {...}, "identity": {hashes, ...}, "texts": {"path", "column", ...} or null,
- "hashes": [[4096, hashes of the first texts], ...]}
+ "hashes": [[64, hash of the first 64 texts], ...]}
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert import __version__
 from minibert.tables.formats import FileSettings
+from minibert.tables.texts import TextOrPair
 from minibert.utils.files import read_json, user_path, write_text_atomically
 from minibert.utils.outputs import OTHER
-from minibert.utils.printing import brief
-from minibert.utils.settings import type_of
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.parts import BLOCK, DIGITS, Parts
+from minibert.vectors.parts import Parts, hash_of
 from minibert.vectors.recipe import Recipe
-
-PLACE = ("path", "column", "column2")  # of texts; their other settings are FileSettings
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,25 @@ class Origin:
     recipe: dict[str, Any]  # the fields of a Recipe
     identity: dict[str, Any]  # Embedder.identity
     texts: dict[str, Any] | None  # the path of the texts and how they are read; None: they were not a file
-    hashes: list[Any] = field(default_factory=list)  # of each part: the number of texts, and hashes_of them
+    hashes: list[list[int]]  # of parts.hashes_of, one after the other
 
     @classmethod
     def of(cls, embedder: Embedder, texts: dict[str, Any] | None, parts: Parts) -> Origin:
         """Return the origin of what this embedder makes."""
-        model = os.fspath(embedder.model) if isinstance(embedder.model, str | os.PathLike) else ""
+        model = os.fspath(embedder.model)  # type: ignore[arg-type]  # an Encoder has no identity
         folder = user_path(model).absolute()  # the same from any other folder
-        hashes = [[stats.texts, parts.hashes[number]] for number, stats in sorted(parts.stats.items())]
+        hashes = [one for number in sorted(parts.hashes) for one in parts.hashes[number].tolist()]
         name = str(folder) if folder.is_dir() else model
         return cls(name, asdict(embedder.recipe), embedder.identity, texts, hashes)
 
-    def check_types(self) -> None:
-        """Raise TypeError or ValueError for values that embed does not write."""
-        for one in fields(self):
-            kind, optional = type_of(Origin, one.name)
-            if not isinstance(value := getattr(self, one.name), kind) and not (optional and value is None):
-                raise TypeError(f"{one.name} is {brief(value)}")
-        Recipe(**self.recipe)
-        if self.texts is not None and not isinstance(self.texts.get("path"), str):
-            raise TypeError("texts has no path")
-        FileSettings(**{name: value for name, value in (self.texts or {}).items() if name not in PLACE})
-        if not all(len(hashes) == DIGITS * -(-rows // BLOCK) for rows, hashes in self.hashes):
-            raise TypeError("hashes are not of texts")
+    def changed(self, texts: Sequence[TextOrPair]) -> range:
+        """Return the first rows with a hash that is not that of these texts; none if all are as embedded."""
+        first = 0
+        for rows, known in self.hashes:
+            if hash_of(texts[first : first + rows]) != known:
+                return range(first, first + rows)
+            first += rows
+        return range(0)
 
     @staticmethod
     def place(vectors: Path) -> Path:
@@ -92,8 +88,13 @@ class Origin:
         found = read_json(cls.place(vectors))
         found.pop("minibert", None)
         try:
-            origin = cls(**found)
-            origin.check_types()
-        except (TypeError, ValueError) as error:
+            hashes = np.array(found.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
+            origin = cls(**found, hashes=hashes)
+            Recipe(**origin.recipe)
+            how = {**(origin.texts or {"path": ""})}
+            FileSettings(**{name: how[name] for name in how.keys() - {"path", "column", "column2"}})
+            if not all(map(isinstance, (origin.model, origin.identity, how.get("path")), (str, dict, str))):
+                raise TypeError("model, identity or path is of another type")
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{cls.place(vectors)} is damaged ({error}); embed the texts again") from None
         return origin

@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minibert.tables.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
@@ -32,9 +34,7 @@ MANIFEST = "_manifest.json"  # readers of a folder of .parquet files, such as pa
 # The numbers of a .npy file begin at byte 4096, with a page of memory; numpy itself pads its header to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-OLDER_MANIFEST = "manifest.json"
-BLOCK = 64  # texts of one hash
-DIGITS = 16  # of a hash
+HASHES = 64  # of the texts of a part: they tell which texts have changed
 PART = re.compile(r"part-\d+\.npz")
 
 
@@ -52,14 +52,13 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(lock):
         try:
-            found = manifest if manifest.exists() else folder / OLDER_MANIFEST
-            before = read_manifest(found) if found.exists() else None
-            own = {found, *outputs} if before is not None else set()
+            before = read_manifest(manifest) if manifest.exists() else None
+            own = {manifest, *outputs} if before is not None else set()
             files = {path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".")}
             if others := sorted(files - own):
                 raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
             if restart or before is None:
-                for path in own - {found}:
+                for path in own - {manifest}:
                     path.unlink(missing_ok=True)
                 before = settings
             for name in settings:
@@ -68,8 +67,6 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
                         f"{settings[name]!r}; use the earlier settings, or start again (restart=True)"
                     )
-            if found.exists():
-                found.replace(manifest)
             write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
         finally:
@@ -107,7 +104,7 @@ def part_folder(parts: Parts, restart: bool) -> Iterator[None]:
         finally:
             for path in parts.folder.iterdir() if not parts.files() else ():
                 name = final_name(path)  # also of what a kill left
-                if name in (MANIFEST, OLDER_MANIFEST) or PART.fullmatch(name):
+                if name == MANIFEST or PART.fullmatch(name):
                     path.unlink()
 
 
@@ -124,7 +121,7 @@ class Parts:
     dtype: str
     settings: dict[str, Any]  # everything that determines a vector except its text
     stats: dict[int, TokenStats] = field(default_factory=dict)  # of the parts that are done, by number
-    hashes: dict[int, str] = field(default_factory=dict)  # of their texts
+    hashes: dict[int, NDArray[np.uint32]] = field(default_factory=dict)  # hashes_of their texts
 
     @property
     def rows(self) -> int:
@@ -139,21 +136,21 @@ class Parts:
         """Return the files of all parts."""
         return [path for path in self.folder.glob("part-*") if PART.fullmatch(path.name)]
 
-    def read(self, number: int) -> tuple[Matrix, str, TokenStats]:
+    def read(self, number: int) -> tuple[Matrix, NDArray[np.uint32], TokenStats]:
         """Return the vectors of a part, (n, D), the hashes of their texts, and their stats. Raises DamagedPartError."""
         path = self.path(number)
         try:
             with regular(path).open("rb") as file, np.load(file) as part:
-                vectors, hashes, stats = part["vectors"], str(part["hashes"]), TokenStats(*part["stats"].tolist())
+                vectors, hashes, stats = part["vectors"], part["hashes"], TokenStats(*part["stats"].tolist())
                 if part["checksum"] != self.checksum(number, vectors, hashes, stats):
                     raise ValueError("its checksum differs")
                 return vectors, hashes, stats
         except Exception as error:  # zipfile and numpy have many classes of errors for a damaged file
             raise DamagedPartError(f"{path} is damaged ({error})") from None
 
-    def checksum(self, number: int, vectors: Matrix, hashes: str, stats: TokenStats) -> str:
+    def checksum(self, number: int, vectors: Matrix, hashes: NDArray[np.uint32], stats: TokenStats) -> str:
         """Return the hash of a part and its settings."""
-        about = [self.settings, number, vectors.shape, str(vectors.dtype), hashes, astuple(stats)]
+        about = [self.settings, number, vectors.shape, str(vectors.dtype), hashes.tolist(), astuple(stats)]
         return hashlib.sha256(json.dumps(about).encode() + vectors.tobytes()).hexdigest()
 
     def holds(self, numbered: tuple[int, Sequence[TextOrPair]]) -> bool:
@@ -166,7 +163,7 @@ class Parts:
             return False
         try:
             _, hashes, stats = self.read(number)
-            if hashes != hashes_of(texts):
+            if not np.array_equal(hashes, hashes_of(texts)):
                 raise self.changed()
         except DamagedPartError as error:
             warnings.warn(f"{error}; it is computed again", stacklevel=2)
@@ -206,11 +203,9 @@ class Parts:
         header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (self.rows, self.width)}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
             file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
-            for number, stats in sorted(self.stats.items()):
+            for number in sorted(self.stats):
                 try:
-                    vectors, _, found = self.read(number)
-                    if found != stats:
-                        raise DamagedPartError(f"{self.path(number)} has changed")
+                    vectors, *_ = self.read(number)
                 except DamagedPartError as error:
                     raise DamagedPartError(f"{error}; the same command computes it again") from None
                 file.write(vectors.tobytes())
@@ -218,7 +213,13 @@ class Parts:
             path.unlink()
 
 
-def hashes_of(texts: Sequence[TextOrPair]) -> str:
-    """Return the hashes of texts or pairs, DIGITS for each BLOCK of them."""
-    blocks = (texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK))
-    return "".join(hashlib.sha256(json.dumps(block).encode()).hexdigest()[:DIGITS] for block in blocks)
+def hashes_of(texts: Sequence[TextOrPair]) -> NDArray[np.uint32]:
+    """Return how many of the texts or pairs have one hash, and this hash, (up to HASHES, 2)."""
+    size = -(-len(texts) // HASHES) or 1
+    blocks = [texts[first : first + size] for first in range(0, len(texts), size)]
+    return np.array([(len(block), hash_of(block)) for block in blocks], np.uint32).reshape(-1, 2)
+
+
+def hash_of(texts: Sequence[TextOrPair]) -> int:
+    """Return the hash of texts or pairs."""
+    return zlib.crc32(json.dumps(texts).encode())

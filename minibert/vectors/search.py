@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,15 +33,13 @@ from minibert.utils.printing import cut, progress_bar
 from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
-from minibert.vectors.parts import BLOCK, DIGITS, hashes_of
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 from minibert.vectors.stream import TextFiles
 
-SAME = 1e-4  # between vectors of one text, computed twice
 SCORES = 2**24  # at once: 64 MB
 DEFAULT_MODEL = "distilbert-base-uncased"
-ROWS = 2**14  # vectors of the corpus at once
+BLOCK = 2**14  # vectors of the corpus at once
 Texts = str | os.PathLike[str] | Sequence[str]  # a file of texts, or texts
 
 
@@ -96,38 +93,17 @@ class Corpus:
                 f"{path} has vectors of {vectors.shape[1]} numbers, and {embedder.model} makes {embedder.width}; give "
                 "the model and the settings with which it was made"
             )
-        found = cls(vectors, read, embedder)
-        row = None if origin is None else found.changed_row(origin.hashes)
-        if row is not None:
-            file = origin.texts if texts is None and origin else {"path": texts}
-            raise ValueError(
-                f"the texts from row {row:,} on{place_of(row, **(file or {}))} are not those of {path}; name its own: "
-                "texts=, or embed them again"
-            )
         if len(read) != len(vectors):
             raise ValueError(
                 f"{path} has {len(vectors):,} vectors, and there are {len(read):,} texts; they must be its own"
             )
-        return found
-
-    def changed_row(self, hashes: Sequence[Any]) -> int | None:
-        """Return the first row whose text is not what was embedded; None if all are. hashes: see Origin."""
-        first = 0
-        for count, known in hashes:
-            for at in range(0, count, BLOCK):
-                rows = slice(first + at, first + min(at + BLOCK, count))
-                if hashes_of(self.texts[rows]) != known[at // BLOCK * DIGITS :][:DIGITS]:
-                    return rows.start + self.other_vector(self.texts[rows], self.vectors[rows])
-            first += count
-        return None
-
-    def other_vector(self, texts: Sequence[TextOrPair], vectors: Any) -> int:
-        """Return the first of some rows, one of which has changed, with another vector, or without a text; else 0."""
-        columns = zip(*texts, strict=True) if are_pairs(texts) else [texts]
-        again, before = self.embedder(*map(list, columns))[: len(vectors)], vectors[: len(texts)]
-        distances = 1 - np.einsum("nd,nd->n", scaled(again, "row"), scaled(before, "row"))
-        changed = distances > max(SAME, distances.max(initial=0) / 10)
-        return int(np.argmax([*changed, len(texts) < len(vectors)]))
+        if origin and (rows := origin.changed(read)):
+            where = files_of(rows, **(origin.texts or {}) if texts is None else {"path": texts})
+            raise ValueError(
+                f"{path} was made of other texts: row {rows[0]:,}{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} has "
+                "changed; name its own: texts=, or embed the texts again"
+            )
+        return cls(vectors, read, embedder)
 
 
 def embedder_of(
@@ -212,7 +188,7 @@ def read_texts(texts: Texts) -> Sequence[TextOrPair]:
 
 def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
     """Return the texts of a .npy file. Raises ValueError or FileNotFoundError if they are not found."""
-    if origin is None or origin.texts is None:
+    if origin is None or not origin.texts:
         raise ValueError(f"nothing beside {path} says where its texts are; name their file: texts=")
     try:
         return read_file(**origin.texts)
@@ -226,13 +202,12 @@ def read_file(path: str | os.PathLike[str], **how: Any) -> list[TextOrPair]:
         return list(texts)
 
 
-def place_of(row: int, path: Any = None, **how: Any) -> str:
-    """Return where a row is in a file or in several, in brackets; "" for texts in memory."""
+def files_of(rows: range, path: Any = None, **how: Any) -> str:
+    """Return which files some rows are in, for a message; "" for texts in memory."""
     if not isinstance(path, str | os.PathLike):
         return ""
     with closing(TextFiles(path, partial(TextFile, **how))) as texts:
-        next(islice(texts, row, None), None)
-        return f" ({texts.file.place.rstrip(',')})"
+        return " of " + " or ".join(dict.fromkeys(texts.file.name for row, _ in enumerate(texts) if row in rows))
 
 
 def open_vectors(path: Path) -> Any:
@@ -277,12 +252,12 @@ def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[n
 
     Equal to sorting all cosines, without ever holding more than SCORES of them.
     """
-    size = SCORES // ROWS  # queries at once
+    size = SCORES // BLOCK  # queries at once
     for begin in range(0, len(queries), size):
         some = scaled(queries[begin : begin + size], "query", begin)
         rows = np.empty((len(some), 0), np.int64)
         scores = np.empty((len(some), 0), np.float32)
-        for first, block in blocks(vectors, ROWS):
+        for first, block in blocks(vectors, BLOCK):
             found = cosines(some, block)  # (Q,n)
             numbers = np.broadcast_to(np.arange(first, first + len(block)), found.shape)
             rows, scores = best(np.hstack([rows, numbers]), np.hstack([scores, found]), top)

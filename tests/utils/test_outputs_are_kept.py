@@ -17,7 +17,6 @@ from support.words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.train import finetune
-from minibert.train.checkpointer import mark_of
 from minibert.utils import outputs
 from minibert.utils.outputs import LIST_FILE, atomic_folder, check_file, check_folder
 
@@ -355,10 +354,10 @@ def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) 
     (state / "thesis.txt").write_text("my life")
     with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", **how)
-    config = {"minibert": "1"}
-    (state / "run_config.json").write_text(json.dumps(config))
+    (state / "run_config.json").write_text('{"minibert": "1"}')
     with pytest.raises(ValueError, match=r"thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", restart=True, **how)
-    (state / "run_config.json").write_text(json.dumps(config | {"mark": mark_of(config)}))
+    (state / "run_config.json").write_text('{"minibert": "1", "seed": 0, "processes": 1, "tokenizer": "hash"}')
+    (state / "lock").write_text("minibert\n")
     finetune("classify", home / "train.tsv", restart=True, **how)
     assert contents(state).keys() == {"thesis.txt"}
