@@ -19,13 +19,13 @@ from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.heads import SentenceVectors
 from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
-from minibert.tasks.embedding import Embedding, false_negatives
+from minibert.tasks.embedding import Embedding, TextRows, false_negatives
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.embedding import VectorLoss
+from minibert.train.embedding import EmbeddingRun, VectorLoss
 from minibert.train.loop import one_step, readable_output, train
-from minibert.train.settings import TrainSettings
+from minibert.train.settings import FinetuneSettings, TrainSettings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own imports
@@ -362,3 +362,10 @@ def test_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> N
     state_vectors(folder, "max", False, 12)
     refused(pairs, folder, "max")
     refused(pairs, folder, "'encoder'.*nothing would be trained", pooling="mean", freeze="encoder")
+
+
+def test_the_rows_are_counted_and_not_their_texts(folder: Path, rows: Any) -> None:
+    data = TextRows((["good", "bad", "fine"], ["film", "book", "play"], ["a", "b", "c"]))
+    dev = TextRows((["good", "bad"], ["film", "book"]))
+    settings = FinetuneSettings(model=str(folder), device="cpu")
+    assert "3 examples, 2 for evaluation;" in EmbeddingRun.of(Embedding(), data, dev, settings).summary

@@ -354,6 +354,13 @@ def test_a_file_that_is_missing_is_said_to_be(name: str, capsys: pytest.CaptureF
         assert f"{name}: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
+def test_a_corpus_nested_900_deep_is_refused_with_its_line(deep: str, checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": %s}\n' % deep)
+    with pytest.raises(ValueError, match=r"deep\.jsonl, line 2, .*nested more than 100"):
+        minibert.search(tmp_path / "deep.jsonl", "a", model=checkpoint)
+
+
 @pytest.mark.parametrize("above", [np.nan, np.inf, -1.5, 1.01])
 def test_a_least_cosine_that_is_none_is_refused(above: float, corpus: Path) -> None:
     with pytest.raises(ValueError, match=f"above is {above}"):
