@@ -356,7 +356,7 @@ def test_a_file_that_is_missing_is_said_to_be(name: str, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
 def test_a_corpus_nested_900_deep_is_refused_with_its_line(deep: str, checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "deep.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": %s}\n' % deep)
+    (tmp_path / "deep.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": ' + deep + "}\n")
     with pytest.raises(ValueError, match=r"deep\.jsonl, line 2, .*nested more than 100"):
         minibert.search(tmp_path / "deep.jsonl", "a", model=checkpoint)
 
