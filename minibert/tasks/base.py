@@ -61,11 +61,6 @@ class Encoded:
     cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
 
-    @property
-    def rows(self) -> int:
-        """How many there are, if all choices of a question are one."""
-        return len(self.examples) // max(self.choices, 1)
-
     @cached_property
     def sha256(self) -> str:
         """The identity of the examples."""

@@ -103,8 +103,8 @@ class FinetuneRun(Run):
     @property
     def summary(self) -> str:
         """The number of examples, one for all texts of a row, and the notes, for people."""
-        dev = f", {self.held_out.rows:,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{self.encoded.rows:,} examples{dev}; {self.computed_in}")]
+        dev = f", {len(self.dev):,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{self.batches().rows:,} examples{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property
