@@ -77,7 +77,7 @@ def find_texts(session: Session) -> None:
     """
     count = session.settings.sentences
     tokens = session.settings.tokens
-    data = user_path(os.environ.get("MINIBERT_DATA", ""))
+    data = user_path(os.environ.get("MINIBERT_DATA") or ".")
     texts: list[str] = []
     if tokens:
         origin = f"random words, {tokens:,} tokens per text"

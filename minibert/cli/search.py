@@ -25,16 +25,28 @@ def chosen(args: Arguments) -> dict[str, Any]:
 
 def search_arguments(parser: argparse.ArgumentParser) -> None:
     add_corpus(parser)
-    parser.add_argument("queries", nargs="*", metavar="QUERY", help="a text to search for (default: standard input)")
+    help = "a text to search for (default: --file, or standard input)"
+    parser.add_argument("queries", nargs="*", metavar="QUERY", help=help)
+    help = "queries: .txt, .tsv, .csv, .jsonl, .json or .parquet, or a folder of .txt files; - is standard input"
+    parser.add_argument("--file", default="-", metavar="FILE", help=help)
+    help = "the column of the queries in the file (default: sentence, text, or the only one)"
+    parser.add_argument("--column", metavar="NAME", help=help)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="texts to show for each query (%(default)s)")
 
 
 def search(args: Arguments) -> Figures:
     """Print one line per text that is near: its cosine, its row from 0, and the text, separated by tabs."""
+    from minibert.tables.reading import TextFile
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
-    queries = args.queries or [line.decode("utf-8-sig").rstrip("\r\n") for line in standard_input()]
+    if (queries := args.queries) and (args.file, args.column) != ("-", None):
+        raise ValueError("give either queries or --file, with --column")
+    if not queries:
+        if args.file == "-":
+            standard_input()  # tells a user at a terminal what to type
+        with TextFile(args.file, args.column) as file:
+            queries = list(file)
     if not queries:
         raise ValueError("there is no query; give a text to search for")
     found = search(args.corpus, queries, **chosen(args))

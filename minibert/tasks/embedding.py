@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
@@ -31,7 +33,16 @@ from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.settings import EmbeddingSettings
-from minibert.tasks.vector_measures import FIRST, SCORE, SECOND, as_number, retrieval_of, right_texts, similarity_of
+from minibert.tasks.vector_measures import (
+    FIRST,
+    SCORE,
+    SECOND,
+    as_number,
+    different_scores,
+    retrieval_of,
+    right_texts,
+    similarity_of,
+)
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 
 MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
@@ -222,10 +233,19 @@ class Embedding(EmbeddingSettings, Task):
             return [{"vectors": row[:1]} for row in rows]
         return [{"vectors": row, "similarity": cosine(row[0], row[1])} for row in rows]
 
-    def measure(self, answers: Sequence[Prediction], data: TextRows, labels: Sequence[str]) -> Measure:
-        """Return the correlation with the similarities of the data, or without them how well a text finds its pair."""
+    @staticmethod
+    def check_measurable(data: TextRows) -> None:
+        """Raise ValueError for rows on which vectors cannot be measured."""
         if len(data.columns) == 1:
             raise ValueError("the rows have one text each; vectors are measured on pairs, perhaps with a similarity")
+        if data.similarity is None:
+            right_texts(data.columns[0], [text for column in data.columns[1:] for text in column])
+        else:
+            different_scores(data.similarity)
+
+    def measure(self, answers: Sequence[Prediction], data: TextRows, labels: Sequence[str]) -> Measure:
+        """Return the correlation with the similarities of the data, or without them how well a text finds its pair."""
+        self.check_measurable(data)
         vectors = np.stack([one["vectors"] for one in answers])  # (N,C,D)
         if data.similarity is not None:
             found = similarity_of(vectors[:, 0], vectors[:, 1], np.array(data.similarity))
@@ -262,13 +282,18 @@ def cosine(a: Logits, b: Logits) -> float:
 def false_negatives(numbers: Tensor) -> Tensor:
     """Return which texts do not count as negatives of an anchor, (N,C) -> (N, (C-1)·N).
 
-    These are texts equal to it or to its pair, and the pairs of equal anchors. Its own pair, in column i of row i, is
-    never excluded.
+    These are the texts that the rows of the step connect with it: (france, paris), (x, paris), (france, rome) make
+    rome no negative of x. A row's own hard negatives stay its negatives, unless they equal its anchor or are a pair of
+    it. Its own pair, in column i of row i, is never excluded.
     """
-    anchors, pairs = numbers[:, :1], numbers[:, 1:2]  # (N,1) each
-    texts = numbers[:, 1:].T.flatten()  # ((C-1)·N)
-    excluded = (texts == anchors) | (texts == pairs)  # (N, (C-1)·N)
-    N = len(numbers)
-    excluded[:, :N] |= anchors == anchors.T
-    excluded[:, :N].fill_diagonal_(False)
+    numbers = torch.unique(numbers, return_inverse=True)[1]  # from 0, of this step
+    N, size = len(numbers), int(numbers.max()) + 1
+    edges = coo_array((np.ones(N), tuple(numbers[:, :2].T.cpu().numpy())), (size, size))
+    groups = torch.from_numpy(connected_components(edges, directed=False)[1]).to(numbers.device)  # (size)
+    anchors, texts = numbers[:, :1], numbers[:, 1:]  # (N,1), (N,C-1)
+    excluded = groups[texts.T.flatten()] == groups[anchors]  # (N, (C-1)·N)
+    rows = anchors * size + texts  # (N,C-1): the anchor and each text as one number
+    own = torch.isin(rows, rows[:, :1]) | (texts == anchors)
+    own[:, 0] = False
+    excluded.view(N, -1, N).diagonal(dim1=0, dim2=2).copy_(own.T)  # (C-1,N)
     return excluded

@@ -12,7 +12,6 @@ again with replacement.
     nDCG@10     Σ 1 / log2(1 + rank) of the right texts, as a share of the best possible
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from minibert.vectors.search import DEFAULT_MODEL, nearest, scaled
 DRAWS = 1000  # of the bootstrap
 CUTOFFS = (1, 5, 10)  # of recall
 MOST = 10  # ranks that count in MRR and nDCG
+LARGEST = float(np.finfo(np.float32).max)  # score, whose square is finite
 # The usual names of the columns of a file.
 FIRST = ("anchor", "query", "question", "sentence1", "text1", "sentence", "text")
 SECOND = ("positive", "passage", "answer", "context", "sentence2", "text2", "text")
@@ -78,11 +78,16 @@ def measure_similarity(
     """
     if not len(texts) == len(pairs) == len(scores):
         raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs and {len(scores)} scores; each row needs all three")
-    given = np.array([as_number(score, f"row {row}") for row, score in enumerate(scores)])
-    if len(np.unique(given)) < 2:
-        raise ValueError(f"the scores of {len(given)} rows are all equal; a correlation needs different ones")
+    given = different_scores([as_number(score, f"row {row}") for row, score in enumerate(scores)])
     embedder = Embedder(model, recipe, device, **settings)
     return similarity_of(embedder(list(texts)), embedder(list(pairs)), given)
+
+
+def different_scores(scores: Sequence[float]) -> NDArray[np.float64]:
+    """Return scores as an array. Raises ValueError if they are all equal."""
+    if (different := len(set(scores))) < 2:
+        raise ValueError(f"a correlation needs at least 2 different scores; these have {different}")
+    return np.array(scores)
 
 
 def similarity_of(first: Matrix, second: Matrix, scores: NDArray[np.float64]) -> Measured:
@@ -187,7 +192,7 @@ def measure_file(
 
 
 def as_number(cell: object, place: str) -> float:
-    """Return a score. Raises ValueError, with its place, for anything but a finite number."""
-    if not math.isfinite(number := as_float(cell)):
-        raise ValueError(f"{place} has the score {brief(cell)}; it must be a finite number")
+    """Return a score. Raises ValueError, with its place, for anything but a finite number, as float32 has it."""
+    if not abs(number := as_float(cell)) <= LARGEST:  # nor NaN
+        raise ValueError(f"{place} has the score {brief(cell)}; it must be a finite number, up to {LARGEST:.3g}")
     return number

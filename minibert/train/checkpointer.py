@@ -7,9 +7,9 @@
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
 Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
-uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json is by
-minibert and the file has one of these names. With several ranks (distributed.py) the main process writes and all read,
-so the nodes must share the file system.
+uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json and the
+lock are by minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
+and all read, so the nodes must share the file system.
 """
 
 import json
@@ -33,7 +33,16 @@ from minibert.storage.tensor_files import write_tensors
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.utils.files import atomic_write, final_name, lock_file, naming, read_json, sync, write_text_atomically
+from minibert.utils.files import (
+    atomic_write,
+    final_name,
+    lock_file,
+    naming,
+    read_json,
+    regular,
+    sync,
+    write_text_atomically,
+)
 from minibert.utils.outputs import OTHER
 
 RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
@@ -41,7 +50,7 @@ HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
-OLD_CONFIG = {"processes", "tokenizer"}  # run_config.json has "minibert"; that of earlier versions only had these
+CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run, of earlier versions too
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -77,6 +86,8 @@ class Checkpointer:
     def open(self) -> None:
         """Lock the folder, and compare or write its config. Raises ValueError, changing nothing, if it is not a run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        for path in run_files(self.folder):
+            regular(path)
         lock = self.folder / LOCK
         config = config_of(self.folder)
         others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
@@ -358,7 +369,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    return config if "minibert" in config or config.keys() >= OLD_CONFIG else None
+    return config if config.keys() >= CONFIG_KEYS and is_lock(folder / LOCK) else None
 
 
 def is_lock(path: Path) -> bool:

@@ -124,6 +124,11 @@ class EmbeddingRun(FinetuneRun):
 
         Raises ValueError for data that cannot be learned.
         """
+        if dev is not None:
+            try:
+                Embedding.check_measurable(dev)
+            except ValueError as error:
+                raise ValueError(f"dev cannot be measured: {error}") from None
         run = super().of(task, data, dev, settings)
         rows = min(settings.batch_size * settings.accumulate, len(data))
         if rows < 2 and len(data.columns) < 3:
@@ -131,8 +136,6 @@ class EmbeddingRun(FinetuneRun):
                 f"a step has {rows} row, and a text is compared with those of other rows; choose a batch of 2 rows or "
                 "more"
             )
-        if dev is not None and len(dev.columns) == 1:
-            raise ValueError("dev has one text per row; vectors are measured on pairs, perhaps with a similarity")
         stated = read_stated(run.source.folder)
         pooling = run.task.pooling
         if pooling == "auto":

@@ -102,9 +102,9 @@ class FinetuneRun(Run):
 
     @property
     def summary(self) -> str:
-        """The number of examples, and the notes, for people."""
-        dev = f", {len(self.held_out.examples):,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}; {self.computed_in}")]
+        """The number of examples, one for all texts of a row, and the notes, for people."""
+        dev = f", {len(self.dev):,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{self.batches().rows:,} examples{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property

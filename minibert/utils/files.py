@@ -24,6 +24,7 @@ from minibert.utils.printing import brief, cut
 if sys.platform != "win32":
     import fcntl
 
+DEEPEST = 100  # lists and objects of JSON within each other: Python's own limit depends on the caller
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
 
@@ -93,7 +94,9 @@ def inside(folder: Path, name: str, source: Path) -> Path:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a user gave, with the home folder in place of ~ as a shell has it."""
+    """Return a path that a user gave, with the home folder in place of ~ as a shell has it; ValueError for ""."""
+    if not os.fspath(path):
+        raise ValueError("a name is empty; is a variable of the shell not set?")
     return Path(os.path.expanduser(path))
 
 
@@ -143,8 +146,16 @@ def parse_json(text: str) -> Any:
     """
     try:
         content = json.loads(text)
+        depth = 0
+        inner = [content] * (text.count("[") + text.count("{") > DEEPEST)  # the lists and objects of one depth
+        while inner:
+            depth += 1
+            values = (one.values() if isinstance(one, dict) else one for one in inner)
+            inner = [value for some in values for value in some if isinstance(value, (dict, list))]
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
+        depth = sys.getrecursionlimit()
+    if depth > DEEPEST:
+        raise ValueError(f"its lists and objects are nested more than {DEEPEST} deep") from None
     if "\\u" in text:  # UTF-8 cannot encode half of a surrogate pair, but an escape can
         json.dumps(content, ensure_ascii=False).encode()
     return content
@@ -226,8 +237,11 @@ def write_text_atomically(path: Path, text: str) -> None:
 def lock_file(path: Path) -> IO[bytes]:
     """Return an open file that is locked until it is closed or the process ends; created if it does not exist.
 
-    Raises RuntimeError while another process holds the lock. Windows, and file systems without locks, lock nothing.
+    Raises RuntimeError while another process holds the lock, ValueError for a pipe or a device. Windows, and file
+    systems without locks, lock nothing.
     """
+    if path.exists():
+        regular(path)
     file = path.open("ab")
     if sys.platform != "win32":
         try:

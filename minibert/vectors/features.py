@@ -1,7 +1,7 @@
 """Texts to features: the same vectors as a step of a scikit-learn pipeline, each text encoded once.
 
 Vectors are cached by text, in this process or in a folder for all processes. A cached row is the bytes of one float32
-vector. Its key is the sha256 of everything that determines it: settings and text.
+vector, on disk with a checksum. Its key is the sha256 of everything that determines it: settings and text.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
@@ -66,14 +67,16 @@ class DiskRows:
         self.usable = True
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
-        """Return the rows that are there."""
-        command = "SELECT key, vector FROM rows WHERE key = ?"
-        return dict(self._run(lambda database: [row for key in keys for row in database.execute(command, (key,))]))
+        """Return the rows that are there and whole."""
+        command = "SELECT vector FROM rows WHERE key = ?"
+        found = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
+        return {key: row[:-4] for key, row in found if isinstance(row, bytes) and row == summed(key, row[:-4])}
 
     def write(self, rows: dict[bytes, bytes]) -> None:
         """Add rows, all of them or none."""
         if self.usable:
-            self._run(lambda database: database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", rows.items()))
+            new = [(key, summed(key, row)) for key, row in rows.items()]
+            self._run(lambda database: database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", new))
 
     def _run(self, action: Callable[[sqlite3.Connection], Iterable[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
         """Return the result of one transaction by a new connection: none may outlive a fork."""
@@ -95,9 +98,9 @@ class DiskRows:
 MEMORY = MemoryRows()
 
 
-def is_vector(row: object, width: int) -> bool:
-    """Return whether a cached row is the bytes of `width` finite float32 numbers; a damaged file may hold anything."""
-    return isinstance(row, bytes) and len(row) == 4 * width and bool(np.isfinite(np.frombuffer(row, np.float32)).all())
+def summed(key: bytes, row: bytes) -> bytes:
+    """Return a row with the checksum of its key and itself, of 4 bytes."""
+    return row + zlib.crc32(key + row).to_bytes(4)
 
 
 # scikit-learn ships no types.
@@ -183,8 +186,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         store = MEMORY if self.cache is None else DiskRows(self.cache)
         settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()
         keys = [hashlib.sha256(settings + json.dumps(text).encode()).digest() for text in rows]
-        stored = store.read(set(keys))
-        known = {key: row for key, row in stored.items() if is_vector(row, embedder.width)}  # others are damaged
+        known = store.read(set(keys))
         new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
         if new:
             tokens = embedder.ids(rows)  # all, so that the tokenizer's warnings count the caller's rows

@@ -1,20 +1,28 @@
 """How a .npy file of vectors was made: a small JSON file beside it, corpus.npy.json for corpus.npy.
 
-{"minibert": version, "model", "recipe": {...}, "identity": {hashes, ...}, "texts": {"path", "column", ...} or null}
+{"minibert": version, "model", "recipe": {...}, "identity": {hashes, ...}, "texts": {"path", "column", ...} or null,
+ "hashes": [[64, hash of the first 64 texts], ...]}
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert import __version__
+from minibert.tables.formats import FileSettings
+from minibert.tables.texts import TextOrPair
 from minibert.utils.files import read_json, user_path, write_text_atomically
 from minibert.utils.outputs import OTHER
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.parts import Parts, hash_of
+from minibert.vectors.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -25,13 +33,25 @@ class Origin:
     recipe: dict[str, Any]  # the fields of a Recipe
     identity: dict[str, Any]  # Embedder.identity
     texts: dict[str, Any] | None  # the path of the texts and how they are read; None: they were not a file
+    hashes: list[list[int]]  # of parts.hashes_of, one after the other
 
     @classmethod
-    def of(cls, embedder: Embedder, texts: dict[str, Any] | None) -> Origin:
+    def of(cls, embedder: Embedder, texts: dict[str, Any] | None, parts: Parts) -> Origin:
         """Return the origin of what this embedder makes."""
-        model = os.fspath(embedder.model) if isinstance(embedder.model, str | os.PathLike) else ""
+        model = os.fspath(embedder.model)  # type: ignore[arg-type]  # an Encoder has no identity
         folder = user_path(model).absolute()  # the same from any other folder
-        return cls(str(folder) if folder.is_dir() else model, asdict(embedder.recipe), embedder.identity, texts)
+        hashes = [one for number in sorted(parts.hashes) for one in parts.hashes[number].tolist()]
+        name = str(folder) if folder.is_dir() else model
+        return cls(name, asdict(embedder.recipe), embedder.identity, texts, hashes)
+
+    def changed(self, texts: Sequence[TextOrPair]) -> range:
+        """Return the first rows with a hash that is not that of these texts; none if all are as embedded."""
+        first = 0
+        for rows, known in self.hashes:
+            if hash_of(texts[first : first + rows]) != known:
+                return range(first, first + rows)
+            first += rows
+        return range(0)
 
     @staticmethod
     def place(vectors: Path) -> Path:
@@ -59,12 +79,22 @@ class Origin:
 
     @classmethod
     def read(cls, vectors: Path) -> Origin | None:
-        """Return what is written beside a .npy file; None if nothing is. Raises ValueError if it is damaged."""
+        """Return what is written beside a .npy file; None if nothing is. Raises ValueError if it is damaged.
+
+        Earlier versions wrote no hashes.
+        """
         if not cls.place(vectors).exists():
             return None
         found = read_json(cls.place(vectors))
         found.pop("minibert", None)
         try:
-            return cls(**found)
-        except TypeError:
-            raise ValueError(f"{cls.place(vectors)} is damaged; embed the texts again") from None
+            hashes = np.array(found.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
+            origin = cls(**found, hashes=hashes)
+            Recipe(**origin.recipe)
+            how = {**(origin.texts or {"path": ""})}
+            FileSettings(**{name: how[name] for name in how.keys() - {"path", "column", "column2"}})
+            if not all(map(isinstance, (origin.model, origin.identity, how.get("path")), (str, dict, str))):
+                raise TypeError("model, identity or path is of another type")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{cls.place(vectors)} is damaged ({error}); embed the texts again") from None
+        return origin

@@ -1,20 +1,19 @@
 """Unfinished work: the parts of a large matrix on disk, which an interrupted run resumes from.
 
     vectors.npy.parts/_manifest.json   the settings: everything that determines a vector except its text
-    vectors.npy.parts/part-0.npz       the first vectors, the hash of their texts, and their token stats
+    vectors.npy.parts/part-0.npz       the first vectors, the hashes of their texts, their token stats, and a checksum
 
-A part appears by a rename, so it is done if its file exists; the checksums of a zip file tell whether it is whole. A
-damaged one is named and computed again. Only what a manifest of minibert belongs to is used or removed.
+A part appears by a rename, so it is done if its file exists; its checksum tells whether it is whole, and of these
+settings. Any other is named and computed again. Only what a manifest of minibert belongs to is used or removed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import warnings
-import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
@@ -22,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from minibert.tables.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import atomic_write, final_name, lock_file, read_json, write_text_atomically
+from minibert.utils.files import atomic_write, final_name, lock_file, read_json, regular, write_text_atomically
 from minibert.utils.printing import brief
 from minibert.vectors.embedder import Chunk
 from minibert.vectors.readable import Matrix
@@ -35,6 +35,7 @@ MANIFEST = "_manifest.json"  # readers of a folder of .parquet files, such as pa
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
 OLDER_MANIFEST = "manifest.json"
+HASHES = 64  # of the texts of a part: they tell which texts have changed
 PART = re.compile(r"part-\d+\.npz")
 
 
@@ -55,7 +56,7 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
             found = manifest if manifest.exists() else folder / OLDER_MANIFEST
             before = read_manifest(found) if found.exists() else None
             own = {found, *outputs} if before is not None else set()
-            files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+            files = {path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".")}
             if others := sorted(files - own):
                 raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
             if restart or before is None:
@@ -93,12 +94,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def part_folder(parts: Parts, settings: dict[str, Any], restart: bool) -> Iterator[None]:
+def part_folder(parts: Parts, restart: bool) -> Iterator[None]:
     """Provide the folder of these parts, and remove it if it ends up without any.
 
     Raises what work_folder raises; an interrupt within the block becomes one that states how many rows are kept.
     """
-    with work_folder(parts.folder, settings, restart, parts.files()):
+    with work_folder(parts.folder, parts.settings, restart, parts.files()):
         try:
             yield
         except KeyboardInterrupt:
@@ -122,7 +123,9 @@ class Parts:
     folder: Path
     width: int
     dtype: str
+    settings: dict[str, Any]  # everything that determines a vector except its text
     stats: dict[int, TokenStats] = field(default_factory=dict)  # of the parts that are done, by number
+    hashes: dict[int, NDArray[np.uint32]] = field(default_factory=dict)  # hashes_of their texts
 
     @property
     def rows(self) -> int:
@@ -137,25 +140,22 @@ class Parts:
         """Return the files of all parts."""
         return [path for path in self.folder.glob("part-*") if PART.fullmatch(path.name)]
 
-    def read(self, number: int) -> tuple[Matrix, str, TokenStats]:
-        """Return the vectors of a part, (n, D), the hash of their texts, and their stats. Raises DamagedPartError."""
+    def read(self, number: int) -> tuple[Matrix, NDArray[np.uint32], TokenStats]:
+        """Return the vectors of a part, (n, D), the hashes of their texts, and their stats. Raises DamagedPartError."""
         path = self.path(number)
         try:
-            content = io.BytesIO(path.read_bytes())
-            with zipfile.ZipFile(content) as file:
-                if name := file.testzip():
-                    raise ValueError(f"the checksum of {name} differs")
-            content.seek(0)
-            with np.load(content) as part:
-                if part["stats"].dtype.kind != "i":
-                    raise ValueError("its counts are not integers")
-                vectors = part["vectors"]
-                stats = TokenStats(*part["stats"].tolist())
-                if (vectors.shape, vectors.dtype) != ((stats.texts, self.width), np.dtype(self.dtype)):
-                    raise ValueError(f"it has {vectors.dtype} {vectors.shape} of {stats.texts} texts")
-                return vectors, str(part["sha256"]), stats
+            with regular(path).open("rb") as file, np.load(file) as part:
+                vectors, hashes, stats = part["vectors"], part["hashes"], TokenStats(*part["stats"].tolist())
+                if part["checksum"] != self.checksum(number, vectors, hashes, stats):
+                    raise ValueError("its checksum differs")
+                return vectors, hashes, stats
         except Exception as error:  # zipfile and numpy have many classes of errors for a damaged file
             raise DamagedPartError(f"{path} is damaged ({error})") from None
+
+    def checksum(self, number: int, vectors: Matrix, hashes: NDArray[np.uint32], stats: TokenStats) -> str:
+        """Return the hash of a part and its settings."""
+        about = [self.settings, number, vectors.shape, str(vectors.dtype), hashes.tolist(), astuple(stats)]
+        return hashlib.sha256(json.dumps(about).encode() + vectors.tobytes()).hexdigest()
 
     def holds(self, numbered: tuple[int, Sequence[TextOrPair]]) -> bool:
         """Return whether this part was done by an earlier run; it warns of a damaged one.
@@ -166,15 +166,13 @@ class Parts:
         if not self.path(number).exists():
             return False
         try:
-            _, sha256, stats = self.read(number)
-            if sha256 != texts_sha256(texts):
+            _, hashes, stats = self.read(number)
+            if not np.array_equal(hashes, hashes_of(texts)):
                 raise self.changed()
-            if stats.texts != len(texts):
-                raise DamagedPartError(f"{self.path(number)} is damaged ({stats.texts} rows of {len(texts)} texts)")
         except DamagedPartError as error:
             warnings.warn(f"{error}; it is computed again", stacklevel=2)
             return False
-        self.stats[number] = stats
+        self.stats[number], self.hashes[number] = stats, hashes
         return True
 
     def changed(self) -> ValueError:
@@ -193,10 +191,11 @@ class Parts:
                 f"row {chunk.rows[row]} has the number {vectors[row, column]:.6g}, and {self.dtype} ends at "
                 f"{np.finfo(self.dtype).max:.6g}; use dtype float32"
             )
-        stats = chunk.tokens.stats
+        stats, hashes = chunk.tokens.stats, hashes_of(chunk.texts)
+        checksum = self.checksum(number, rows, hashes, stats)
         with atomic_write(self.path(number)) as temporary, temporary.open("wb") as file:
-            np.savez(file, vectors=rows, sha256=texts_sha256(chunk.texts), stats=astuple(stats))
-        self.stats[number] = stats
+            np.savez(file, vectors=rows, hashes=hashes, stats=astuple(stats), checksum=checksum)
+        self.stats[number], self.hashes[number] = stats, hashes
 
     def join(self, out: Path) -> None:
         """Write all parts as one numpy file (N, D), part by part, so that memory stays flat, and remove them.
@@ -208,11 +207,9 @@ class Parts:
         header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (self.rows, self.width)}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
             file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
-            for number, stats in sorted(self.stats.items()):
+            for number in sorted(self.stats):
                 try:
-                    vectors, _, found = self.read(number)
-                    if found != stats:
-                        raise DamagedPartError(f"{self.path(number)} has changed")
+                    vectors, *_ = self.read(number)
                 except DamagedPartError as error:
                     raise DamagedPartError(f"{error}; the same command computes it again") from None
                 file.write(vectors.tobytes())
@@ -220,6 +217,13 @@ class Parts:
             path.unlink()
 
 
-def texts_sha256(texts: Sequence[TextOrPair]) -> str:
-    """Return the hash of texts or pairs; no others have the same."""
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+def hashes_of(texts: Sequence[TextOrPair]) -> NDArray[np.uint32]:
+    """Return how many of the texts or pairs have one hash, and this hash, (up to HASHES, 2)."""
+    size = -(-len(texts) // HASHES) or 1
+    blocks = [texts[first : first + size] for first in range(0, len(texts), size)]
+    return np.array([(len(block), hash_of(block)) for block in blocks], np.uint32).reshape(-1, 2)
+
+
+def hash_of(texts: Sequence[TextOrPair]) -> int:
+    """Return the hash of texts or pairs."""
+    return zlib.crc32(json.dumps(texts).encode())

@@ -4,8 +4,9 @@
     a block of the corpus (n,D)     scaled to length 1                                        -> the next block
 
 Memory is one block: a .npy file is read as it is needed. `embed` writes beside a .npy file how it was made, so
-that queries become vectors in the same way and rows become texts again. For more than a few million vectors an
-approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with vectors of length 1:
+that queries become vectors in the same way, and rows the same texts again, whose hashes are compared. For more than a
+few million vectors an approximate index is faster. faiss (pip install faiss-cpu) and hnswlib take the same file, with
+vectors of length 1:
 
     vectors = np.load("corpus.npy"); vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT); index.add(vectors)
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
-from minibert.utils.files import user_path
-from minibert.utils.printing import progress_bar
+from minibert.utils.files import regular, user_path
+from minibert.utils.printing import cut, progress_bar
+from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.readable import Matrix
@@ -82,10 +84,10 @@ class Corpus:
             columns = zip(*read, strict=True) if are_pairs(read) else [read]
             return cls(embedder(*map(list, columns)), read, embedder)
         path = user_path(corpus)
+        vectors = open_vectors(path)
         origin = Origin.read(path)
         embedder = embedder_of(path, origin, model, device, recipe)
         read = texts_of(path, origin) if texts is None else read_texts(texts)
-        vectors = open_vectors(path)
         if vectors.shape[1] != embedder.width:
             raise ValueError(
                 f"{path} has vectors of {vectors.shape[1]} numbers, and {embedder.model} makes {embedder.width}; give "
@@ -94,6 +96,12 @@ class Corpus:
         if len(read) != len(vectors):
             raise ValueError(
                 f"{path} has {len(vectors):,} vectors, and there are {len(read):,} texts; they must be its own"
+            )
+        if origin and (rows := origin.changed(read)):
+            where = files_of(rows, **(origin.texts or {}) if texts is None else {"path": texts})
+            raise ValueError(
+                f"{path} was made of other texts: row {rows[0]:,}{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} has "
+                "changed; name its own: texts=, or embed the texts again"
             )
         return cls(vectors, read, embedder)
 
@@ -136,9 +144,10 @@ def search(
     model: as for `embed`; for a .npy file only if the model was moved. recipe, settings: as for `embed`, if texts are
     embedded. If the corpus has fewer texts than `top`, all are returned.
     Raises ValueError for a `top` below 1, a corpus without texts, and vectors that are not what the model makes, have
-    length 0 or are not finite; FileNotFoundError for a missing file.
+    length 0 or are not finite, and, with the first row that differs, for texts that are not what was embedded;
+    FileNotFoundError for a missing file.
     """
-    check_top(top)
+    check_number("top", top, int, minimum=1)
     found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
     vectors = found.embedder([queries] if isinstance(queries, str) else queries)
     return [
@@ -162,16 +171,11 @@ def mine(
 
     The other arguments, and what it raises: see `search`. The time grows with the square of the number of texts.
     """
-    check_top(top)
+    check_number("top", top, int, minimum=1)
+    check_number("above", above, float, minimum=-1, maximum=1)
     found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
     pairs = closest_pairs(found.vectors, top, above)
     return [ClosePair(i, j, score, found.texts[i], found.texts[j]) for i, j, score in pairs]
-
-
-def check_top(top: int) -> None:
-    """Raise ValueError for a number of results below 1."""
-    if top < 1:
-        raise ValueError(f"top is {top}; it must be at least 1")
 
 
 def read_texts(texts: Texts) -> Sequence[TextOrPair]:
@@ -184,7 +188,7 @@ def read_texts(texts: Texts) -> Sequence[TextOrPair]:
 
 def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
     """Return the texts of a .npy file. Raises ValueError or FileNotFoundError if they are not found."""
-    if origin is None or origin.texts is None:
+    if origin is None or not origin.texts:
         raise ValueError(f"nothing beside {path} says where its texts are; name their file: texts=")
     try:
         return read_file(**origin.texts)
@@ -198,12 +202,25 @@ def read_file(path: str | os.PathLike[str], **how: Any) -> list[TextOrPair]:
         return list(texts)
 
 
+def files_of(rows: range, path: Any = None, **how: Any) -> str:
+    """Return which files some rows are in, for a message; "" for texts in memory."""
+    if not isinstance(path, str | os.PathLike):
+        return ""
+    with closing(TextFiles(path, partial(TextFile, **how))) as texts:
+        return " of " + " or ".join(dict.fromkeys(texts.file.name for row, _ in enumerate(texts) if row in rows))
+
+
 def open_vectors(path: Path) -> Any:
-    """Return the matrix of a .npy file, (N,D), mapped. Raises ValueError for anything else."""
+    """Return the matrix of a .npy file, (N,D), mapped. Raises FileNotFoundError, ValueError for anything else."""
+    regular(path)
     try:
-        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (EOFError, ValueError) as error:
-        raise ValueError(f"{path} is not a numpy file ({error}); embed the texts again") from None
+        with np.errstate(over="ignore"):  # of a shape that cannot be
+            vectors = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # numpy has many classes of errors for a damaged header
+        why = cut(" ".join(str(error).split()))
+        raise ValueError(f"{path} is not a numpy file ({why}); embed the texts again") from None
     if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not len(vectors):
         raise ValueError(f"{path} is {vectors.dtype} {vectors.shape}; it must be float32 or float16 (texts, numbers)")
     return vectors

@@ -24,7 +24,7 @@ from minibert.tables.reading import Column, TextFile, find_columns
 from minibert.tables.rows import open_parquet
 from minibert.tables.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import atomic_write, matching_files
+from minibert.utils.files import atomic_write, matching_files, user_path
 from minibert.utils.printing import require
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -96,7 +96,7 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
     file matches, ValueError if two shards would have the same output.
     """
     inside = out.absolute()
-    one = Path(pattern).exists()
+    one = user_path(pattern).exists()
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
     root = Path(pattern).parent if one else Path(*fixed)
     shards: dict[str, Shard] = {}

@@ -187,15 +187,15 @@ def embed_stream(
     check_file(out, overwrite, endings=(".npy",), apart=[model])
     Origin.check(out)
     embedder = Embedder(model, recipe, device, **settings)
-    parts = Parts(Path(f"{out}.parts"), embedder.width, dtype)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
-    with part_folder(parts, identity(embedder, dtype, part_rows, are_pairs), restart):
+    parts = Parts(Path(f"{out}.parts"), embedder.width, dtype, identity(embedder, dtype, part_rows, are_pairs))
+    with part_folder(parts, restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_file(out, overwrite)  # it may have appeared meanwhile
         Origin.place(out).unlink(missing_ok=True)  # it describes the file that is replaced
         parts.join(out)
-        Origin.of(embedder, texts.how if isinstance(texts, TextFiles) else None).write(out)
+        Origin.of(embedder, texts.how if isinstance(texts, TextFiles) else None, parts).write(out)
     return written(parts, out, embedder, computed, cosine)
 
 

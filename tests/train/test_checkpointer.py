@@ -25,7 +25,7 @@ from minibert.train.checkpointer import BEST, HISTORY, HISTORY_COPY, Checkpointe
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
-CONFIG = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b")}
+CONFIG = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b"), "processes": 1, "tokenizer": "hash"}
 TASK = Classification()
 Act = Callable[[list[Any]], object]
 pytestmark = pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")
@@ -357,6 +357,10 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
         {"run_config.json": ""},
         {"run_config.json": '{"lr": 0.1}', "state-00000001.safetensors": "x", "best.safetensors": "x"},
         {"run_config.json": "[]", "windows.txt": "broken"},
+        {"run_config.json": '{"minibert": "0.1.0"}', "state-00000001.safetensors": "x", "history.jsonl": "x"},
+        {"run_config.json": '{"minibert": "0.1.0"}', "best.safetensors": "x", "lock": "minibert\n"},
+        {"run_config.json": json.dumps(CONFIG | {"minibert": "0.1.0"}), "state-00000001.safetensors": "x"},
+        {"run_config.json": json.dumps(CONFIG), "state-00000001.safetensors": "x", "lock": "yarn"},
     ],
 )
 def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
@@ -370,6 +374,14 @@ def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
     ):
         pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("name", ["lock", BEST, HISTORY, "state-00000005.safetensors", "run_config.json"])
+def test_a_pipe_in_the_folder_of_a_run_is_refused_at_once(name: str, begun: Path) -> None:
+    (begun / name).unlink(missing_ok=True)
+    os.mkfifo(begun / name)
+    with pytest.raises(ValueError, match=rf"{name}\b"), Checkpointer(begun, CONFIG):
+        pass
 
 
 @pytest.mark.parametrize(("lock", "stays"), [("", ["lock"]), ("minibert\n", [])])

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.heads import SentenceVectors
 from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
-from minibert.tasks.embedding import Embedding, false_negatives
+from minibert.tasks.embedding import Embedding, TextRows, false_negatives
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.embedding import VectorLoss
+from minibert.train.embedding import EmbeddingRun, VectorLoss
 from minibert.train.loop import one_step, readable_output, train
-from minibert.train.settings import TrainSettings
+from minibert.train.settings import FinetuneSettings, TrainSettings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own imports
@@ -100,13 +101,35 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(
         torch.testing.assert_close(gradient, expected, rtol=0, atol=PACKED * largest)
 
 
-def test_a_text_that_equals_an_anchor_or_its_pair_is_no_negative() -> None:
-    """Rows (a,b), (a,c), (d,b), (e,a) with a hard negative each: x, b, x, x."""
-    a, b, c, d, e, x = range(6)
-    numbers = torch.tensor([[a, b, x], [a, c, b], [d, b, x], [e, a, x]])
-    texts = [b, c, b, a, x, b, x, x]
-    left = [[texts[at] for at in range(8) if not row[at]] for row in false_negatives(numbers).tolist()]
-    assert left == [[b, x, x, x], [c, b, x, b, x, x], [c, b, a, x, x, x], [b, c, b, a, x, b, x, x]]
+def negatives_of(rows: list[str]) -> list[str]:
+    """The negatives of each row's anchor; a row is an anchor, its pair and hard negatives, a letter each."""
+    numbers = torch.tensor([[ord(text) for text in row] for row in rows])
+    texts = [chr(number) for number in numbers[:, 1:].T.flatten()]
+    return ["".join(compress(texts, ~row)) for row in false_negatives(numbers)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "negatives"),
+    [
+        # Equal to an anchor or its pair, or a pair of an equal anchor.
+        (["abx", "acb", "dey", "faz"], ["bexyz", "cexyz", "ebcaxbyz", "aexyz"]),
+        # France and paris, x and paris, france and rome: rome is no negative of x, paris none of the second france.
+        (["fp", "xp", "fr", "uv"], ["pv", "pv", "rv", "vppr"]),
+        (["ab", "bc", "cd", "de"], ["b", "c", "d", "e"]),
+        # Its own hard negative stays one, unless it is a pair of the anchor.
+        (["fpn", "xpr", "frm", "uvk"], ["pvnmk", "pvnrmk", "rvnmk", "vpprnrmk"]),
+        (["fpr", "frx", "fpf", "uvv"], ["pvxv", "rvxv", "pvxv", "vpprrxf"]),
+        (["ab", "cd", "ef"], ["bdf", "dbf", "fbd"]),
+    ],
+)
+def test_what_rows_of_a_step_connect_is_no_negative(rows: list[str], negatives: list[str]) -> None:
+    assert list(map(sorted, negatives_of(rows))) == list(map(sorted, negatives))
+
+
+def test_without_texts_in_several_rows_all_others_are_negatives() -> None:
+    for C in (2, 3, 5):
+        excluded = false_negatives(torch.randperm(7 * C).reshape(7, C))
+        assert excluded.shape == (7, 7 * (C - 1)) and not excluded.any()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -314,9 +337,35 @@ def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any
     refused(rows("good\tfine\t1"), folder, "not both", text="1", pair="2", label="3", negatives=("3",))
 
 
-def test_a_dev_file_of_single_texts_and_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> None:
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["good", "bad"], "dev cannot be measured.* one text"),
+        (["good\tfine", "bad\tfine"], "dev cannot be measured.* 1 different texts"),
+        (["good\tfine\t3", "bad\tdull\t3.0"], "dev cannot be measured.*2 different scores"),
+        (["good\tfine\t3"], "dev cannot be measured.*2 different scores"),
+        (["good\tfine\t3", "bad\tdull\t1e308"], r"dev\.tsv, line 2, .*1e308.*3\.4e\+38"),
+    ],
+)
+def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found(
+    lines: list[str], message: str, folder: Path, rows: Any
+) -> None:
     pairs = rows("good\tfine", "bad\tdull")
-    refused(pairs, folder, "dev has one text", dev=rows("good", "bad", name="dev.txt"))
+    refused(pairs, folder / "nowhere", message, dev=rows(*lines, name="dev.tsv"))
+    if "dev cannot" in message:
+        with pytest.raises(ValueError, match=message.partition(".*")[2]):
+            Embedding().measure([], Embedding().read(rows(*lines, name="dev.tsv")), [])
+
+
+def test_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> None:
+    pairs = rows("good\tfine", "bad\tdull")
     state_vectors(folder, "max", False, 12)
     refused(pairs, folder, "max")
     refused(pairs, folder, "'encoder'.*nothing would be trained", pooling="mean", freeze="encoder")
+
+
+def test_the_rows_are_counted_and_not_their_texts(folder: Path, rows: Any) -> None:
+    data = TextRows((["good", "bad", "fine"], ["film", "book", "play"], ["a", "b", "c"]))
+    dev = TextRows((["good", "bad"], ["film", "book"]))
+    settings = FinetuneSettings(model=str(folder), device="cpu")
+    assert "3 examples, 2 for evaluation;" in EmbeddingRun.of(Embedding(), data, dev, settings).summary

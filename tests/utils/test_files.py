@@ -2,15 +2,22 @@
 
 import errno
 import glob
+import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
+import minibert
+from minibert.cli import main as cli
+from minibert.prediction.reader import open_reader
+from minibert.storage.hub import locate
+from minibert.tables.formats import format_by_name
 from minibert.utils.files import (
     MOST_BYTES,
     atomic_write,
@@ -20,8 +27,48 @@ from minibert.utils.files import (
     matching_files,
     read_json,
     temporary_path,
+    user_path,
     write_text_atomically,
 )
+from minibert.vectors.features import DiskRows
+
+
+def embed(name: str) -> object:
+    return minibert.embed(["a"], name)
+
+
+def test_json_may_be_a_hundred_deep_and_have_any_number_of_brackets(tmp_path: Path) -> None:
+    for content in (b'{"a": ' + b"[" * 99 + b"]" * 99 + b"}", b'{"a": ["' + b"[{" * 500 + b'"]}', b'{"a": {%s}}'):
+        content = content.replace(b"%s", b", ".join(b'"%d": [{}]' % number for number in range(200)))
+        (tmp_path / "a.json").write_bytes(content)
+        assert read_json(tmp_path / "a.json") == json.loads(content)
+
+
+@pytest.mark.parametrize("use", [user_path, locate, format_by_name, embed, open_reader, DiskRows])
+def test_an_empty_name_is_not_the_current_folder(use: Callable[[str], object]) -> None:
+    with pytest.raises(ValueError, match="name is empty"):
+        use("")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["embed", "", "--out", "x.npy"],
+        ["embed", "", "--out", "x", "--engine", "ray"],
+        ["search", "", "a"],
+        ["search", __file__, "--file", ""],
+        ["mine", ""],
+        ["predict", "", "a"],
+        ["finetune", "classify", "", "--out", "x"],
+        ["classify", "train", "", "--out", "x"],
+        ["evaluate", "", "x.tsv"],
+        ["inspect", ""],
+        ["export", "", "--out", "x.onnx"],
+    ],
+)
+def test_a_command_says_that_a_name_is_empty(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command) == 2
+    assert "name is empty" in capsys.readouterr().err
 
 
 def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
@@ -39,6 +86,8 @@ def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) ->
         (b"[1]", "list"),
         (b"7", r"\bint\b"),
         (b'{"a":' * 100_000, "nested"),
+        (b'{"a":' * 900 + b"1" + b"}" * 900, "nested more than 100"),
+        (b'{"b": {"[": "{"}, "a": ' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100"),
         (b'{"a": ' + b"9" * 400_000 + b"}", "integer string"),
         (b'{"a": "\\ud800"}', "surrogates not allowed"),
     ],

@@ -153,10 +153,16 @@ def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(co
 
 @pytest.mark.parametrize(
     "damaged",
-    ["substr(vector, 1, 100)", "7", "1.5", "NULL", "'text'", "CAST(x'0000c07f' || substr(vector, 5) AS BLOB)"],
+    [
+        *("substr(vector, 1, 100)", "7", "1.5", "NULL", "'text'", "x''", "zeroblob(length(vector))"),
+        "CAST(x'0000c07f' || substr(vector, 5) AS BLOB)",
+        "CAST(substr(vector, 1, 40) || x'3f' || substr(vector, 42) AS BLOB)",
+        "(SELECT vector FROM rows WHERE rowid = 2)",
+        "CAST(substr(vector, 1, length(vector) - 4) AS BLOB)",
+    ],
 )
 def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path, damaged: str) -> None:
-    """One that is too short, a number, nothing, a text, or a vector that begins with NaN."""
+    """One that is too short, no bytes, zeros, NaN, another number, another row's, or of a version without checksums."""
     estimator = minibert.TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     expected = estimator.transform(TEXTS)
     with sqlite3.connect(tmp_path / "rows.sqlite") as database:

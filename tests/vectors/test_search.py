@@ -1,6 +1,11 @@
 """The nearest texts of a corpus and its closest pairs: equal to sorting everything, and never of another recipe."""
 
+import io
 import json
+import os
+import pickle
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,10 @@ from support.words import write_words_checkpoint
 import minibert
 from minibert.cli import main as cli
 from minibert.vectors import search as module
+from minibert.vectors.origin import Origin
+from minibert.vectors.parts import hashes_of
 from minibert.vectors.search import closest_pairs, nearest
-from minibert.vectors.stream import embed_file
+from minibert.vectors.stream import embed_file, embed_stream
 
 TEXTS = ["the good film", "the bad film", "a dull film", "fine words", "the good film", "one text"]
 RANDOM = np.random.default_rng(0)
@@ -155,12 +162,76 @@ def test_texts_and_a_model_that_moved_are_named(corpus: Path, checkpoint: Path, 
     with pytest.raises(FileNotFoundError, match=r"corpus\.txt.*texts="):
         minibert.search(corpus, "one text")
     assert minibert.search(corpus, "one text", texts=moved, model=checkpoint)[0][0].row == 5
-    module.Origin.place(corpus).unlink()
+    Origin.place(corpus).unlink()
     with pytest.raises(ValueError, match=r"which model.*model="):
         minibert.search(corpus, "one text", texts=moved)
     assert minibert.search(corpus, "one text", texts=moved, model=checkpoint, pooling="mean")[0][0].row == 5
     with pytest.raises(ValueError, match=r"where its texts.*texts="):
         minibert.search(corpus, "one text", model=checkpoint)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The texts that were embedded
+
+
+CHANGES: dict[str, tuple[Any, str]] = {  # what becomes of the lines, and the row that is named
+    "edited": (lambda lines: [*lines[:3], "a dull book", *lines[4:]], r"row 3 of .*corpus\.txt has"),
+    "edited, with the same vector": (lambda lines: [*lines[:3], "FINE words", *lines[4:]], "row 3 of"),
+    "sorted": (sorted, "row 0 of"),
+    "reversed": (lambda lines: lines[::-1], "row 0 of"),
+    "the last one": (lambda lines: [*lines[:-1], "one text "], "row 5 of"),
+    "shorter": (lambda lines: lines[:-1], "6 vectors.* 5 texts"),
+    "longer": (lambda lines: [*lines, "more"], "6 vectors.* 7 texts"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("kind", ["the file", "another file", "texts"])
+def test_other_texts_than_those_that_were_embedded_are_refused_by_row(
+    change: Any, message: str, kind: str, corpus: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / ("corpus.txt" if kind == "the file" else "other-corpus.txt")
+    path.write_text("\n".join(change(TEXTS)) + "\n")
+    texts = {"the file": None, "another file": path, "texts": change(TEXTS)}[kind]
+    message = message.replace(" of .*corpus\\.txt", "").replace(" of", "") if kind == "texts" else message
+    with pytest.raises(ValueError, match=rf"corpus\.npy.*{message}"):
+        minibert.search(corpus, "one text", texts=texts)
+    with pytest.raises(ValueError, match=rf"corpus\.npy.*{message}"):
+        minibert.mine(corpus, texts=texts)
+
+
+def test_of_several_files_the_one_that_has_changed_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    for name, texts in (("a", TEXTS), ("b", TEXTS[:1] * 500), ("c", TEXTS * 90)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts) + "\n")
+    embed_file(tmp_path / "*.txt", tmp_path / "x.npy", checkpoint, pooling="mean", part_rows=600)
+    assert len(minibert.search(tmp_path / "x.npy", "one text")[0]) == 10
+    (tmp_path / "c.txt").write_text("\n".join([*(TEXTS * 89), *TEXTS[::-1]]) + "\n")
+    with pytest.raises(ValueError, match=r"row 1,0[34]\d to 1,04\d of \S*/c\.txt has changed"):
+        minibert.search(tmp_path / "x.npy", "one text")
+    (tmp_path / "a.txt").rename(tmp_path / "d.txt")
+    with pytest.raises(ValueError, match=r"row 0 to 9 of \S*/b\.txt"):
+        minibert.search(tmp_path / "x.npy", "one text")
+
+
+def test_pairs_and_texts_of_an_interrupted_run_are_compared_too(checkpoint: Path, tmp_path: Path) -> None:
+    firsts, seconds = TEXTS[:4], TEXTS[2:]
+    with pytest.raises(TypeError):
+        embed_stream([*firsts[:3], None], tmp_path / "x.npy", checkpoint, pairs=seconds, part_rows=2)  # type: ignore[list-item]
+    assert embed_stream(firsts, tmp_path / "x.npy", checkpoint, pairs=seconds, part_rows=2).resumed_rows == 2
+    pairs = np.array([firsts, seconds]).T
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" + "".join("\t".join(pair) + "\n" for pair in pairs))
+    found = Origin.read(tmp_path / "x.npy")
+    assert found is not None and found.hashes == hashes_of(list(map(tuple, pairs.tolist()))).tolist()
+    pairs[2, 1] = "another"
+    assert found.changed(list(map(tuple, pairs.tolist()))) == range(2, 3)
+
+
+def test_vectors_of_the_version_before_without_hashes_are_searched(corpus: Path) -> None:
+    place = Origin.place(corpus)
+    content = json.loads(place.read_text())
+    del content["hashes"]
+    place.write_text(json.dumps(content))
+    assert minibert.search(corpus, "one text", top=1)[0][0].row == 5
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -179,7 +250,7 @@ def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(
         minibert.search(corpus, "one text", model=other)
     with pytest.raises(ValueError, match=r"6 vectors.* 5 texts"):
         minibert.search(corpus, "one text", texts=TEXTS[:5])
-    place = module.Origin.place(corpus)
+    place = Origin.place(corpus)
     place.unlink()
     np.save(corpus, np.ones((6, 3), np.float32))
     with pytest.raises(ValueError, match="vectors of 3 numbers"):
@@ -206,6 +277,95 @@ def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path
     corpus.write_bytes(b"")
     with pytest.raises(ValueError, match="is not a numpy file"):
         minibert.search(corpus, "one text")
+
+
+def header(text: str, version: int = 1) -> bytes:
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2, "little") + text.encode() + bytes(96)
+
+
+def npz(file: Path) -> None:
+    np.savez(file.with_suffix(".npz"), a=np.ones((6, 4), np.float32))
+    file.with_suffix(".npz").rename(file)
+
+
+SHAPES = ["(-2, 3)", "(-2, -3)", f"({10**30}, 3)", f"({2**62}, 4)", "(99999999999, 99999999999)", "(True, 3)", "(2,"]
+TYPES = ["'|O'", "'(2,3)f4'", "5", "[('a',)]", "'nonsense'"]
+WHOLE = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"
+ODD: dict[str, Any] = {
+    **{shape: header(WHOLE.replace("(2, 3)", shape)) for shape in SHAPES},
+    **{kind: header(WHOLE.replace("'<f4'", kind)) for kind in TYPES},
+    **{
+        "open": header("{"),
+        "nested": header("(" * 3000),
+        "signs": header("-" * 9000 + "1"),
+        "long": header(" " * 60000),
+    },
+    **{"nothing": b"", "version 9": header(WHOLE, 9), "a pickle": pickle.dumps([1]), "text": b"hello", "zip": npz},
+    **{
+        "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+        "device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    },
+}
+
+
+@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
+def test_an_odd_numpy_file_is_one_error_that_names_it(content: Any, corpus: Path) -> None:
+    corpus.write_bytes(content) if isinstance(content, bytes) else content(corpus)
+    with pytest.raises(ValueError, match=r"corpus\.npy is (not a numpy file|a (pipe|device))") as caught:
+        minibert.search(corpus, "one text")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["model", "recipe", "identity", "texts", "hashes"])
+@pytest.mark.parametrize(
+    "value", [None, 3, 2.5, True, "x", [], [1], [[1]], [[1.5, -1]], ["x"], {}, {"path": 3}, {"x": None}]
+)
+def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_file(
+    name: str, value: object, corpus: Path
+) -> None:
+    place = Origin.place(corpus)
+    place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
+    try:
+        minibert.search(corpus, "one text")
+    except (ValueError, FileNotFoundError) as error:
+        assert re.search(r"corpus\.npy|no folder x", str(error))
+    else:
+        assert (name, value) in [("hashes", []), ("recipe", {}), ("identity", {}), ("identity", {"x": None})]
+
+
+@pytest.mark.parametrize("key", ["delimiter", "encoding", "format", "missing", "column", "path", "whole"])
+@pytest.mark.parametrize("value", [3, [], {}, "x", None])
+def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key: str, value: object, corpus: Path) -> None:
+    place = Origin.place(corpus)
+    content = json.loads(place.read_text())
+    content["texts"][key] = value
+    place.write_text(json.dumps(content))
+    if (key, value) in [("delimiter", None), ("format", None), ("format", []), ("format", {}), ("column", None)]:
+        assert minibert.search(corpus, "one text")
+        return
+    with pytest.raises((ValueError, FileNotFoundError), match="corpus"):
+        minibert.search(corpus, "one text")
+
+
+@pytest.mark.parametrize("name", ["no.npy", "no.txt"])
+def test_a_file_that_is_missing_is_said_to_be(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in (["search", str(tmp_path / name), "a"], ["mine", str(tmp_path / name)]):
+        assert cli.main(command) == 2
+        assert f"{name}: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
+def test_a_corpus_nested_900_deep_is_refused_with_its_line(deep: str, checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": ' + deep + "}\n")
+    with pytest.raises(ValueError, match=r"deep\.jsonl, line 2, .*nested more than 100"):
+        minibert.search(tmp_path / "deep.jsonl", "a", model=checkpoint)
+
+
+@pytest.mark.parametrize("above", [np.nan, np.inf, -1.5, 1.01])
+def test_a_least_cosine_that_is_none_is_refused(above: float, corpus: Path) -> None:
+    with pytest.raises(ValueError, match=f"above is {above}"):
+        minibert.mine(corpus, above=above)
+    assert cli.main(["mine", str(corpus), "--above", str(above)]) == 2
 
 
 def test_what_cannot_be_asked_is_refused(corpus: Path, checkpoint: Path) -> None:
@@ -240,3 +400,37 @@ def test_the_commands_print_a_line_for_each_text_or_pair(corpus: Path, capsys: p
     assert capsys.readouterr().out == "1.0000\t0\t4\tthe good film\tthe good film\n"
     assert cli.main(["search", str(corpus), "one text", "--top", "0"]) == 2
     assert "--top is 0" in capsys.readouterr().err
+
+
+QUERY_FILES: dict[str, tuple[list[str], str]] = {
+    "queries.txt": ([], "one text\nfine words\n"),
+    "queries.csv": ([], "id,text\n1,one text\n2,fine words\n"),
+    "queries.tsv": (["--column", "query"], "query\tid\none text\t1\nfine words\t2\n"),
+    "queries.jsonl": ([], '{"text": "one text"}\n{"text": "fine words"}\n'),
+    "queries.json": (["--column", "q"], '[{"q": "one text", "text": ""}, {"q": "fine words", "text": ""}]'),
+}
+
+
+@pytest.mark.parametrize("name", QUERY_FILES)
+def test_queries_are_read_from_a_file_of_any_format(
+    name: str, corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options, content = QUERY_FILES[name]
+    (tmp_path / name).write_text(content)
+    assert cli.main(["search", str(corpus), "--file", str(tmp_path / name), *options, "--top", "1"]) == 0
+    lines = ["query\tone text", "1.0000\t5\tone text", "query\tfine words", "1.0000\t3\tfine words"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_queries_come_from_one_place(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for more in (["--file", "queries.txt"], ["--column", "text"]):
+        assert cli.main(["search", str(corpus), "one text", *more]) == 2
+        assert "queries or --file" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffone text\r\nfine words".encode())))
+    assert cli.main(["search", str(corpus), "--top", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1::2] == ["1.0000\t5\tone text", "1.0000\t3\tfine words"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert cli.main(["search", str(corpus)]) == 2
+    assert "no query" in capsys.readouterr().err

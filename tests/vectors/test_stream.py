@@ -75,7 +75,7 @@ def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
 
 
 def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, 2, "float16")
+    parts = Parts(tmp_path, 2, "float16", {})
     one, two = (Mock(rows=rows, texts=["a"], tokens=Mock(stats=TokenStats(texts=1))) for rows in ([0], [1, 2]))
     parts.add(0, one, np.array([[65519, -65519]], np.float32))
     with pytest.raises(ValueError, match=r"row 2 .* 65520\b.*float16 .* 65504\b.*float32"):
@@ -259,7 +259,7 @@ def with_bit_flipped(path: Path, place: int) -> None:
 
 
 def object_array(path: Path) -> None:
-    np.savez(path, vectors=np.array([{}]), sha256="", stats=np.zeros(9, int))
+    np.savez(path, vectors=np.array([{}]), hashes="", checksum="", stats=np.zeros(9, int))
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -274,7 +274,17 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "a count of 10^18": lambda path: rewritten(path, lambda part: part.update(stats=np.array([10**18]))),
     "vectors of strings": lambda path: rewritten(path, lambda part: part.update(vectors=np.array(["x"]))),
-    "no hash": lambda path: rewritten(path, lambda part: part.pop("sha256")),
+    "no hash": lambda path: rewritten(path, lambda part: part.pop("hashes")),
+    "of a version without a checksum": lambda path: rewritten(path, lambda part: part.pop("checksum")),
+    "zeros": lambda path: rewritten(path, lambda part: part["vectors"].fill(0)),
+    "NaN": lambda path: rewritten(path, lambda part: part["vectors"].fill(np.nan)),
+    "another count of tokens": lambda path: rewritten(path, lambda part: np.add.at(part["stats"], 1, 1)),
+    "vectors of the part before": lambda path: rewritten(
+        path, lambda part: part.update(vectors=np.load(path.with_name("part-0.npz"))["vectors"])
+    ),
+    "the part before": lambda path: shutil.copy(path.with_name("part-0.npz"), path),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
     "no stats": lambda path: rewritten(path, lambda part: part.pop("stats")),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "empty": lambda path: path.write_bytes(b""),
@@ -334,6 +344,28 @@ def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: 
 
     assert embed_stream(texts(), tmp_path / "x.npy", checkpoint, part_rows=PART).rows == 45
     assert names(tmp_path) == ["x.npy"]
+
+
+def test_a_part_of_another_model_is_computed_again(checkpoint: Path, tmp_path: Path, computed: list[int]) -> None:
+    embed_stream(TEXTS[:20], tmp_path / "whole.npy", checkpoint, part_rows=PART)
+    for name, how in (("x", {}), ("y", {"pooling": "mean"})):
+        with pytest.raises(TypeError):
+            embed_stream([*TEXTS[:16], None], tmp_path / f"{name}.npy", checkpoint, part_rows=PART, **how)  # type: ignore[list-item]
+    shutil.copy(tmp_path / "y.npy.parts" / "part-1.npz", tmp_path / FOLDER)
+    computed.clear()
+    with pytest.warns(UserWarning, match=r"x\.npy\.parts/part-1\.npz.*damaged"):
+        embed_stream(TEXTS[:20], tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert computed == [8, 4]
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["_manifest.json", ".lock", "notes"])
+def test_a_pipe_in_a_folder_of_parts_is_refused_at_once(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    begin(checkpoint, tmp_path / "x.npy")
+    (tmp_path / FOLDER / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / FOLDER / name)
+    with pytest.raises(ValueError, match=f"{FOLDER}/{name}"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
 
 
 # -- several files
