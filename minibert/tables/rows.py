@@ -3,15 +3,19 @@
 import csv
 import importlib
 import io
+import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from minibert.tables import formats
 from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
@@ -95,7 +99,8 @@ def rows_of(data: Any, name: str) -> list[Any]:
         lengths = ", ".join(f"{one} {len(column)}" for one, column in zip(names, columns, strict=True))
         raise ValueError(f"the columns of {name} have different numbers of rows: {lengths}")
     columns = [[cell.tolist() if isinstance(cell, np.ndarray) else cell for cell in column] for column in columns]
-    return [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
+    rows = [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
+    return with_classes(rows, getattr(getattr(data, "features", data), "arrow_schema", getattr(data, "schema", None)))
 
 
 def open_parquet(stream: BinaryIO, name: str) -> Any:
@@ -153,10 +158,69 @@ def fields_of(fields: Any) -> list[str]:
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 
 
-def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield the rows as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
+    rows = (row for batch in batches(stream, name, columns) for row in with_classes(batch.to_pylist(), batch.schema))
+    yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
+
+
+def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, rows: int = 1024) -> Iterator[Any]:
+    """Yield batches of a parquet file, of up to so many rows and ROW_LIMIT bytes. columns: None: all.
+
+    A text of many rows may be in the file once, so texts stay encoded until the bytes of a batch are known. Raises
+    ValueError for a damaged file, a row longer than ROW_LIMIT, and a file that holds more than most_bytes.
+    """
+    file = open_parquet(stream, name)
+    most = formats.most_bytes(stream.seek(0, os.SEEK_END))
+    too_much = formats.too_long(f"{name}, decompressed,", most)
+    if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
+        raise too_much
+    texts = [one.path for one in file.schema if one.physical_type == "BYTE_ARRAY"]
+    if re.search("map<|string_view", str(file.schema_arrow)):  # Arrow cannot decode these later
+        texts = []
+    held, row = 0, 1
     try:
-        yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
-    except (OSError, ValueError, RuntimeError) as error:
+        schema = file.read_row_groups([], columns=columns).schema
+        for batch in type(file)(stream, read_dictionary=texts).iter_batches(rows, columns=columns):
+            size = decoded_size(batch.to_struct_array()) if texts else batch.nbytes
+            held += size
+            if held > most:
+                raise too_much
+            for part in [batch] if size <= formats.ROW_LIMIT else map(batch.slice, range(len(batch)), repeat(1)):
+                if len(part) == 1 and texts and decoded_size(part.to_struct_array()) > formats.ROW_LIMIT:
+                    raise formats.too_long(f"{name}, row {row},", formats.ROW_LIMIT)
+                yield part.cast(schema)
+                row += len(part)
+    except (OSError, RuntimeError, importlib.import_module("pyarrow").ArrowException) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
+
+
+def decoded_size(array: Any) -> int:
+    """Return the bytes of an Arrow array in which each text is written out."""
+    if hasattr(array, "dictionary"):
+        compute = importlib.import_module("pyarrow.compute")
+        return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
+    inner = array.flatten() if hasattr(array, "flatten") else array.nbytes
+    if isinstance(inner, list):
+        return sum(map(decoded_size, inner))
+    return inner if isinstance(inner, int) else decoded_size(inner)
+
+
+def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
+    """Return rows with the names of classes in place of their numbers, as the library datasets states in a schema."""
+    names: dict[str, Any] = {}
+    with suppress(KeyError, TypeError, AttributeError, ValueError):
+        for name, feature in json.loads(schema.metadata[b"huggingface"])["info"]["features"].items():
+            names[name] = feature.get("feature", feature).get("names")
+    if not any(names.values()):
+        return rows
+    return [{name: as_class(value, names.get(name)) for name, value in row.items()} for row in rows]
+
+
+def as_class(value: Any, names: Sequence[str] | None) -> Any:
+    """Return the name of a class, None for -1, which is no class; or a list of names."""
+    if isinstance(value, list):
+        return [as_class(one, names) for one in value]
+    if names is None or not isinstance(value, int):
+        return value
+    return names[value] if 0 <= value < len(names) else None

@@ -64,7 +64,7 @@ def peek(path: Any, settings: FileSettings) -> list[list[Any]]:
 
     Raises what Table raises.
     """
-    is_table = settings.format_of(path)[0] in DELIMITERS
+    is_table = settings.format_of(path) in DELIMITERS
     with Table(path, (), settings, whole=not is_table) as table:
         records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
     names = table.first_row or (list(records[0]) if records else [])

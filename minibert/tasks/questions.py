@@ -137,9 +137,8 @@ def records(path: Any, settings: FileSettings) -> Iterator[Record]:
     Raises FileNotFoundError, and ValueError with the place in the file for anything but objects.
     """
     name = str(path)
-    format, compressed = settings.format_of(path)
-    if format == "json":
-        with opened(path) as stream, decompressed(stream, name, compressed) as inside:
+    if settings.format_of(path) == "json":
+        with opened(path) as stream, decompressed(stream, name) as inside:
             text = whole_text(inside, name, settings.encoding)
         try:
             content = parse_json(text)

@@ -72,7 +72,7 @@ def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sent
     for anything but words and tags.
     """
     settings = settings_by_name(path, "txt", how.format, encoding=how.encoding)
-    format, _ = settings.format_of(path)
+    format = settings.format_of(path)
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
         found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
