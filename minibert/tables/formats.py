@@ -119,7 +119,7 @@ class FileSettings(TextSettings):
         if found not in FORMATS:
             raise ValueError(
                 f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its "
-                "name does not end in one"
+                "name does not end in one; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and found not in DELIMITERS:
             raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
@@ -162,16 +162,14 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
     """Yield the content, to be read inside `with`. A compressed file is first decompressed once, without keeping it.
 
-    Raises ValueError for a compressed file that is damaged or cut off, or holds more than most_bytes, and for a pipe.
+    Raises ValueError for a compressed file that is damaged or cut off, that holds more than most_bytes, or a pipe.
     """
-    kind = os.path.splitext(name.lower())[1]
-    if isinstance(stream, io.BufferedReader) and stream.peek(2).startswith(GZIP):
-        kind = ".gz"
+    kind = ""
+    if isinstance(stream, io.BufferedReader):  # not a folder, nor data in memory
+        kind = ".gz" if stream.peek(2).startswith(GZIP) else os.path.splitext(name.lower())[1]
     if kind not in COMPRESSED:
         yield stream
         return
-    if not stream.seekable():
-        raise ValueError(f"{name} is compressed; decompress it first: gzip -dc")
     try:
         with COMPRESSED[kind](stream) as content:
             most = most_bytes(os.fstat(stream.fileno()).st_size)
@@ -180,9 +178,9 @@ def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
             content.seek(0)
             yield content
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if getattr(error, "errno", None):
-            raise
-        raise ValueError(f"{name} is cut off, or not a {kind} file: {error}") from None
+        raise ValueError(
+            f"{name} is cut off, not a {kind} file, or a pipe, which has to be decompressed first: {error}"
+        ) from None
 
 
 def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
@@ -207,7 +205,9 @@ def most_bytes(size: int) -> int:
 
 def too_long(place: str, most: int) -> ValueError:
     """Return the error for more than `most` bytes."""
-    return ValueError(f"{place} is longer than {most / 1e6:g} MB; split it, or check whether it is what its name says")
+    return ValueError(
+        f"{place} is longer than {most / 1e6:.4g} MB; split it, or check whether it is what its name says"
+    )
 
 
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
@@ -230,8 +230,8 @@ def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> Valu
     """Return the error for bytes that are not text in this encoding."""
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return ValueError(
-        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its "
-        f"encoding: --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=)"
+        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, name its "
+        f"encoding, --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=), or decompress it, if it is a .zip or .zst"
     )
 
 
@@ -260,6 +260,13 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     first, *others = rows if len(rows) > 2 and len(set(map(len, rows))) == 1 else [[]]
     return any(
         name and not is_number(name) and all(is_number(row[at]) for row in others) for at, name in enumerate(first)
+    )
+
+
+def is_doubtful(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of two rows may be a header or not: each cell is a word or two, none is a number."""
+    return len(rows) == 2 and all(
+        cell[:1].isalpha() and cell.count(" ") < 2 and not cell.isupper() for cell in map(str, rows[0])
     )
 
 

@@ -25,9 +25,10 @@ import os
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, BinaryIO, Self
 
 from minibert.tables.formats import (
@@ -59,11 +60,11 @@ from minibert.tables.rows import (
     texts_in,
     without_quotes,
 )
-from minibert.tables.texts import TextOrPair, as_text, is_missing
+from minibert.tables.texts import TEXT_COLUMNS, TextOrPair, as_text, is_missing
+from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
 
 DEFAULT = FileSettings()
-TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
 
 
@@ -92,6 +93,9 @@ class Table:
 
     whole: `record` has all columns of the row, also of a .parquet.
     """
+
+    # Cells that show a table if the first line of standard input has them after a tab; None: any cell does.
+    cells: Collection[str] | None = None
 
     def __init__(
         self,
@@ -193,7 +197,8 @@ class Table:
             how = dialect("csv" if stated else self.format, self.delimiter)
             rows = read_table(chain(first, lines), self.name, how)
             unlabelled = not any(column.role == "label" for column in self.columns)  # labels tell more, see tasks
-            if unlabelled and not has_header(self.columns, ()) and looks_like_header(first_rows(first, how)):
+            beginning = first_rows(first, how)
+            if unlabelled and looks_like_header(beginning) and not has_header(self.columns, beginning[0]):
                 warnings.warn(
                     f"the first row of {self.name} looks like a header and is read as a text, as columns are requested "
                     "by number; request them by name to leave it out",
@@ -215,9 +220,24 @@ class Table:
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
             lines = decoded_lines(stream, self.name, encoding)
+            if self.name == STANDARD_INPUT and not self.settings.format:
+                lines = chain(map(self._text, islice(lines, 1)), lines)
             yield from ((place, line.removesuffix("\n").removesuffix("\r")) for line in lines)
         else:
             yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name, encoding)
+
+    def _text(self, line: str) -> str:
+        """Return the first line of standard input. Raises ValueError if it is a row of a table."""
+        _, *others = line.rstrip().split("\t")
+        kind = "tsv" if others and (self.cells is None or set(others).intersection(self.cells)) else ""
+        with suppress(ValueError):
+            kind = "jsonl" if isinstance(parse_json(line), dict) else kind
+        if kind:
+            raise ValueError(
+                f"{self.name} begins with {brief(line.rstrip())}, a row of columns; --format {kind} reads them, and "
+                "--format txt reads each line as a text (predict, score: with --file -)"
+            )
+        return line
 
     def _in_memory(self) -> Iterator[tuple[str, object]]:
         """Yield the rows of data in memory; the cells of a tuple are called 1, 2, ..."""
@@ -312,7 +332,8 @@ class Table:
                 raise ValueError(f"{place} has more than one column {brief(twice)}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
-                raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
+                by_name = " ".join(f"--{column.role} NAME" for column in self.columns)
+                raise ValueError(f"{place} is a header: {listed(first)}; name the columns: {by_name}")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
                     quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")

@@ -60,6 +60,10 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
     for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
             place = f"{name}, line {number},"
+            if line.lstrip().startswith("["):
+                raise ValueError(
+                    f"{place} begins an array; the format of a JSON array is json: --format json (format=)"
+                )
             yield place, parsed(line, place)
 
 
@@ -208,19 +212,15 @@ def decoded_size(array: Any) -> int:
 
 def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
     """Return rows with the names of classes in place of their numbers, as the library datasets states in a schema."""
-    names: dict[str, Any] = {}
     with suppress(KeyError, TypeError, AttributeError, ValueError):
-        for name, feature in json.loads(schema.metadata[b"huggingface"])["info"]["features"].items():
-            names[name] = feature.get("feature", feature).get("names")
-    if not any(names.values()):
-        return rows
-    return [{name: as_class(value, names.get(name)) for name, value in row.items()} for row in rows]
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        inner = {name: one.get("feature", one) for name, one in features.items()}
+        classes = {name: dict(enumerate(one["names"])) for name, one in inner.items() if "names" in one}
+        if classes:
+            rows = [row | {name: as_class(row[name], classes[name]) for name in row.keys() & classes} for row in rows]
+    return rows
 
 
-def as_class(value: Any, names: Sequence[str] | None) -> Any:
+def as_class(value: Any, names: Mapping[int, str]) -> Any:
     """Return the name of a class, None for -1, which is no class; or a list of names."""
-    if isinstance(value, list):
-        return [as_class(one, names) for one in value]
-    if names is None or not isinstance(value, int):
-        return value
-    return names[value] if 0 <= value < len(names) else None
+    return [as_class(one, names) for one in value] if isinstance(value, list) else names.get(value)
