@@ -5,7 +5,6 @@ import importlib
 import io
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
+TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
@@ -179,19 +179,17 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
         raise too_much
-    texts = [one.path for one in file.schema if one.physical_type == "BYTE_ARRAY"]
-    if re.search("map<|string_view", str(file.schema_arrow)):  # Arrow cannot decode these later
-        texts = []
+    texts = [one.name for one in file.schema_arrow if str(one.type) in TEXTS]
     held, row = 0, 1
     try:
         schema = file.read_row_groups([], columns=columns).schema
         for batch in type(file)(stream, read_dictionary=texts).iter_batches(rows, columns=columns):
-            size = decoded_size(batch.to_struct_array()) if texts else batch.nbytes
+            size = sum(map(decoded_size, batch.columns))
             held += size
             if held > most:
                 raise too_much
             for part in [batch] if size <= formats.ROW_LIMIT else map(batch.slice, range(len(batch)), repeat(1)):
-                if len(part) == 1 and texts and decoded_size(part.to_struct_array()) > formats.ROW_LIMIT:
+                if len(part) == 1 and sum(map(decoded_size, part.columns)) > formats.ROW_LIMIT:
                     raise formats.too_long(f"{name}, row {row},", formats.ROW_LIMIT)
                 yield part.cast(schema)
                 row += len(part)
@@ -201,13 +199,10 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
 
 def decoded_size(array: Any) -> int:
     """Return the bytes of an Arrow array in which each text is written out."""
-    if hasattr(array, "dictionary"):
-        compute = importlib.import_module("pyarrow.compute")
-        return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-    inner = array.flatten() if hasattr(array, "flatten") else array.nbytes
-    if isinstance(inner, list):
-        return sum(map(decoded_size, inner))
-    return inner if isinstance(inner, int) else decoded_size(inner)
+    if not hasattr(array, "dictionary"):
+        return int(array.nbytes)
+    compute = importlib.import_module("pyarrow.compute")
+    return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
 
 
 def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class Record(NamedTuple):
 
 
 def read_questions(path: Any, how: AnsweringSettings) -> Questions:
-    """Return the questions of a file, or of rows in memory, with their answers; .gz too, - is standard input.
+    """Return the questions of a file, or of rows in memory, with their answers; compressed too, - is standard input.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
     """

@@ -66,7 +66,7 @@ class Sentences:
 
 
 def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sentences:
-    """Return the sentences of a file, or of rows in memory; .gz too, - is standard input.
+    """Return the sentences of a file, or of rows in memory; compressed too, - is standard input.
 
     tagged: False also reads words without tags, as O. Raises FileNotFoundError, and ValueError, with the line or row,
     for anything but words and tags.
