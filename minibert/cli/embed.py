@@ -24,8 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "input",
         metavar="IN",
-        help=".txt (one text per line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; "
-        "a folder is one text per .txt file; several files: 'corpus/*.parquet' in quotes, in the order of their names",
+        help=".txt (one text per line), .tsv, .csv, .jsonl or .json, also .gz, .bz2, .xz, or .parquet; - is standard "
+        "input; a folder is one text per .txt file; several files: 'corpus/*.parquet' in quotes, in the order of their "
+        "names",
     )
     add(
         "--out",

@@ -6,7 +6,7 @@ import argparse
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
@@ -176,7 +176,7 @@ def predict(args: Arguments) -> Figures:
     reader = load_reader(args)
     if args.pretokenized:
         reader = with_given_words(reader)
-    rows = rows_of(args, reader.pairs, reader.task)
+    rows = rows_of(args, reader.pairs, reader.task, reader.labels)
     return answer_rows(args, rows, partial(answers_of, reader), "predictions")
 
 
@@ -257,10 +257,10 @@ def kept_cuts() -> Iterator[list[Any]]:
         yield kept
 
 
-def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[Row]:
+def rows_of(args: Arguments, pairs: bool | None, task: Any = None, labels: Sequence[str] = ()) -> Iterator[Row]:
     """Return the rows of the file, or of the texts that were given as arguments or lines.
 
-    pairs: whether the model reads pairs; None: it may read either. task: the model's, if it has one.
+    pairs: whether the model reads pairs; None: it may read either. task, labels: the model's, if it has them.
     Raises ValueError for single texts if the model reads pairs, and for pairs if it reads single texts.
     """
     from minibert.tables.reading import TextFile
@@ -286,7 +286,9 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
                 text, pair = (row, None) if isinstance(row, str) else row
                 yield Row(text, pair, file.record)
         return
-    with nullcontext(args.texts) if args.texts else TextFile("-") as lines:
+    source = TextFile("-", format="txt" if task is not None and task.name == "choose" else None)  # a line is JSON there
+    source.cells = None if pairs is False else [*labels, "label"]
+    with nullcontext(args.texts) if args.texts else source as lines:
         for number, line in enumerate(lines):
             pairs = "\t" in line if pairs is None else pairs
             text, tab, second = line.partition("\t") if pairs else (line, "", "")

@@ -5,16 +5,18 @@ Sehr gut, danke;1         and one semicolon in each row: it is the delimiter
 "Teuer; und laut";5       inside quotes it does not count
 """
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
+import lzma
 import os
 import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -26,13 +28,16 @@ from minibert.utils.settings import check, setting
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # what the format implies
 ROW_LIMIT = 64_000_000  # bytes in a line: a thousand times what BERT reads of a text
-WHOLE_LIMIT = 1_000_000_000  # bytes in a .json or a UTF-16 file, decompressed
-CELL_LIMIT = 16_000_000  # characters in a cell of a .csv or .tsv
+WHOLE_LIMIT = 1_000_000_000  # bytes in a .json or a UTF-16 file
+RATIO = 100  # of what a compressed file over ROW_LIMIT holds to its size; text has 3 to 50
+CELL_LIMIT = 16_000_000  # characters in a cell of a .csv or .tsv, and in the lines that show the delimiter
 CANDIDATES = (",", ";", "\t", "|")
 FOLDER = "folder"  # the format of a folder: each .txt file in it is one text
 MEMORY = "memory"  # the format of what is not a file: a data frame, a list
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
 FIRST_LINES = 20  # the delimiter of a table is found in these
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+GZIP = b"\x1f\x8b"  # a gzip file begins with this, whatever its name is
 STATED = re.compile(r'"?sep=([^\w"\r\n])"?[\r\n]*', re.IGNORECASE)  # a first line by which Excel knows the delimiter
 
 # A limit of the whole process, because csv has none for a single reader. It is raised once and never lowered.
@@ -91,8 +96,8 @@ class FileSettings(TextSettings):
         """Only these settings, of a subclass that has others too."""
         return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
 
-    def format_of(self, path: object) -> tuple[str, bool]:
-        """Return the format of a file or of data in memory, and whether it is compressed.
+    def format_of(self, path: object) -> str:
+        """Return the format of a file or of data in memory.
 
         Raises ValueError for an unknown format, and for settings that do not apply to the format.
         """
@@ -102,25 +107,29 @@ class FileSettings(TextSettings):
                 raise ValueError(
                     f"format, delimiter and encoding are for files; leave them out for a {type(path).__name__}"
                 )
-            return MEMORY, False
+            return MEMORY
         if format_by_name(path) == FOLDER:
             if self.format is not None or self.delimiter is not None:
                 raise ValueError(
                     f"{name} is a folder, which is read as one text per .txt file; leave out --format "
                     "and --delimiter (format=, delimiter=), or name a file"
                 )
-            return FOLDER, False
-        compressed = name.lower().endswith(".gz")
-        suffix = Path(name[:-3] if compressed else name).suffix.lower()
-        found = self.format or suffix[1:] or "txt"
+            return FOLDER
+        found = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
         if found not in FORMATS:
             raise ValueError(
                 f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its "
-                "name does not end in one"
+                "name does not end in one; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and found not in DELIMITERS:
             raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
-        return found, compressed
+        return found
+
+
+def decompressed_name(name: str) -> str:
+    """Return a name in small letters, without the ending of a compressed file."""
+    name, ending = os.path.splitext(name.lower())
+    return name if ending in COMPRESSED else name + ending
 
 
 def format_by_name(path: object) -> str | None:
@@ -129,7 +138,7 @@ def format_by_name(path: object) -> str | None:
         return MEMORY
     if os.path.isdir(user_path(path)):
         return FOLDER
-    name = os.fspath(path).lower().removesuffix(".gz")
+    name = decompressed_name(os.fspath(path))
     return next((format for format in FORMATS if name.endswith(f".{format}")), None)
 
 
@@ -150,13 +159,28 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 @contextmanager
-def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[BinaryIO]:
-    """Yield the content, to be read inside `with`. Raises ValueError for a gzip file that is damaged or cut off."""
+def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """Yield the content, to be read inside `with`. A compressed file is first decompressed once, without keeping it.
+
+    Raises ValueError for a compressed file that is damaged or cut off, that holds more than most_bytes, or a pipe.
+    """
+    kind = ""
+    if isinstance(stream, io.BufferedReader):  # not a folder, nor data in memory
+        kind = ".gz" if stream.peek(2).startswith(GZIP) else os.path.splitext(name.lower())[1]
+    if kind not in COMPRESSED:
+        yield stream
+        return
     try:
-        with gzip.open(stream) if compressed else nullcontext(stream) as inside:
-            yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None
+        with COMPRESSED[kind](stream) as content:
+            most = most_bytes(os.fstat(stream.fileno()).st_size)
+            if content.seek(most + 1) > most:
+                raise too_long(f"{name}, decompressed,", most)
+            content.seek(0)
+            yield content
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            f"{name} is cut off, not a {kind} file, or a pipe, which has to be decompressed first: {error}"
+        ) from None
 
 
 def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
@@ -166,10 +190,7 @@ def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
         encoding = "utf-8"
     for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
         if len(line) > ROW_LIMIT:
-            raise ValueError(
-                f"{name}, line {number}, is longer than {ROW_LIMIT / 1e6:g} MB; split it, or check whether the file is "
-                "what its name says"
-            )
+            raise too_long(f"{name}, line {number},", ROW_LIMIT)
         try:
             text = line.decode(codec(encoding) if number == 1 else encoding)
         except UnicodeDecodeError as error:
@@ -177,11 +198,23 @@ def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
         yield text
 
 
+def most_bytes(size: int) -> int:
+    """Return how many bytes a compressed file of this size may hold."""
+    return max(ROW_LIMIT, RATIO * size)
+
+
+def too_long(place: str, most: int) -> ValueError:
+    """Return the error for more than `most` bytes."""
+    return ValueError(
+        f"{place} is longer than {most / 1e6:.4g} MB; split it, or check whether it is what its name says"
+    )
+
+
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
     """Return the content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
     content = stream.read(WHOLE_LIMIT + 1)
     if len(content) > WHOLE_LIMIT:
-        raise ValueError(f"{name} is read at once and is longer than {WHOLE_LIMIT / 1e6:g} MB; split it")
+        raise too_long(f"{name}, read at once,", WHOLE_LIMIT)
     try:
         return content.decode(codec(encoding))
     except UnicodeDecodeError as error:
@@ -197,8 +230,8 @@ def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> Valu
     """Return the error for bytes that are not text in this encoding."""
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return ValueError(
-        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its "
-        f"encoding: --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=)"
+        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, name its "
+        f"encoding, --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=), or decompress it, if it is a .zip or .zst"
     )
 
 
@@ -215,10 +248,11 @@ def dialect(format: str, delimiter: str) -> dict[str, Any]:
 def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
     """Return the rows in the first lines, without blank ones and a last one that may be cut off; [] on failure."""
     try:
-        rows = list(csv.reader(io.StringIO("".join(lines), newline=""), **how | {"strict": False}))
+        text = "".join(lines)
+        rows = list(csv.reader(io.StringIO(text, newline=""), **how | {"strict": False}))
     except csv.Error:
         return []
-    return [row for row in rows if row][: -1 if len(lines) == FIRST_LINES else None]
+    return [row for row in rows if row][: -1 if len(lines) == FIRST_LINES or len(text) >= CELL_LIMIT else None]
 
 
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -226,6 +260,13 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     first, *others = rows if len(rows) > 2 and len(set(map(len, rows))) == 1 else [[]]
     return any(
         name and not is_number(name) and all(is_number(row[at]) for row in others) for at, name in enumerate(first)
+    )
+
+
+def is_doubtful(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of two rows may be a header or not: each cell is a word or two, none is a number."""
+    return len(rows) == 2 and all(
+        cell[:1].isalpha() and cell.count(" ") < 2 and not cell.isupper() for cell in map(str, rows[0])
     )
 
 

@@ -1,6 +1,6 @@
 """Columns of texts and labels from a file, row by row.
 
-    bytes (.gz decompressed) -> lines, decoded -> rows -> the requested columns -> a text for each
+    bytes, decompressed -> lines, decoded -> rows -> the requested columns -> a text for each
 
 .txt      one text per line; an empty line is an empty text. Standard input and names without an ending too
 .tsv      columns separated by tabs; quotes are ordinary characters (--format csv --delimiter tab reads them as quotes)
@@ -12,24 +12,28 @@ a folder  one text per .txt file; the name of its subfolder is its label (rows.p
 
 memory    a data frame, an Arrow table, a dict of columns, a list of objects, of tuples or of texts (rows.py)
 
-A file may also end in .gz. A .csv or .tsv may have another delimiter: it is given, or stated in a first line such as
-sep=; as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a table and of .jsonl are
-skipped. A table has a header if a column is requested by name, and none if all are requested by number, from 1. Except
-for .json and UTF-16, memory does not grow with the file: a row longer than ROW_LIMIT is refused before it is read.
-Errors name the file and the place in it.
+A file may be compressed by gzip, bzip2 or xz. A .csv or .tsv may have another delimiter: it is given, or stated in a
+first line such as sep=; as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a
+table and of .jsonl are skipped. A table has a header if a column is requested by name, and none if all are requested by
+number, from 1. Except for .json and UTF-16, memory does not grow with the file: a row longer than ROW_LIMIT is refused
+before it is read, and so is a compressed file that holds much more than its size. Errors name the file and the place in
+it.
 """
 
 import io
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any, BinaryIO, Self
 
 from minibert.tables.formats import (
     CANDIDATES,
+    CELL_LIMIT,
     DELIMITERS,
     FIRST_LINES,
     FOLDER,
@@ -56,11 +60,11 @@ from minibert.tables.rows import (
     texts_in,
     without_quotes,
 )
-from minibert.tables.texts import TextOrPair, as_text, is_missing
+from minibert.tables.texts import TEXT_COLUMNS, TextOrPair, as_text, is_missing
+from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
 
 DEFAULT = FileSettings()
-TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
 
 
@@ -90,6 +94,9 @@ class Table:
     whole: `record` has all columns of the row, also of a .parquet.
     """
 
+    # Cells that show a table if the first line of standard input has them after a tab; None: any cell does.
+    cells: Collection[str] | None = None
+
     def __init__(
         self,
         path: Any,
@@ -97,7 +104,7 @@ class Table:
         settings: FileSettings = DEFAULT,
         whole: bool = False,
     ) -> None:
-        self.format, self.compressed = settings.format_of(path)
+        self.format = settings.format_of(path)
         self.is_file = self.format not in (FOLDER, MEMORY) and os.fspath(path) != "-"
         self.name = f"the {type(path).__name__}" if self.format == MEMORY else os.fspath(path)
         self.name = STANDARD_INPUT if self.name == "-" else self.name
@@ -122,7 +129,7 @@ class Table:
 
     @property
     def position(self) -> int:
-        """Bytes read so far, compressed ones of a .gz; 0 if the size is unknown."""
+        """Bytes read so far, compressed ones of a compressed file; 0 if the size is unknown."""
         return 0 if self.size is None else self.stream.tell()
 
     def state(self) -> tuple[int, int] | None:
@@ -167,7 +174,7 @@ class Table:
         """Yield each row as it is in the file, with its place."""
         damage: ValueError | None = None
         try:
-            with decompressed(self.stream, self.name, self.compressed) as stream:
+            with decompressed(self.stream, self.name) as stream:
                 yield from self._records(stream)
         except ValueError as error:
             damage = error
@@ -181,14 +188,17 @@ class Table:
         encoding = self.settings.encoding
         if self.format in DELIMITERS:
             lines = decoded_lines(stream, self.name, encoding)
-            first = list(islice(lines, FIRST_LINES))
+            first = list[str]()
+            while len(first) < FIRST_LINES and sum(map(len, first)) < CELL_LIMIT and (line := next(lines, "")):
+                first.append(line)
             if stated := STATED.fullmatch(first[0] if first else ""):  # by Excel, which has quotes between tabs too
                 self.delimiter, first[0] = self.delimiter or stated[1], "\n"  # blank: later lines keep their numbers
             self.delimiter = self.delimiter or self._delimiter(first)
             how = dialect("csv" if stated else self.format, self.delimiter)
             rows = read_table(chain(first, lines), self.name, how)
             unlabelled = not any(column.role == "label" for column in self.columns)  # labels tell more, see tasks
-            if unlabelled and not has_header(self.columns, ()) and looks_like_header(first_rows(first, how)):
+            beginning = first_rows(first, how)
+            if unlabelled and looks_like_header(beginning) and not has_header(self.columns, beginning[0]):
                 warnings.warn(
                     f"the first row of {self.name} looks like a header and is read as a text, as columns are requested "
                     "by number; request them by name to leave it out",
@@ -198,9 +208,9 @@ class Table:
         elif self.format == MEMORY:
             yield from self._in_memory()
         elif self.format == "parquet":
-            file = open_parquet(stream, self.name)
-            self.names = find_columns(self.columns, fields_of(file.schema_arrow), self.name)
-            yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
+            schema = open_parquet(stream, self.name).schema_arrow
+            self.names = find_columns(self.columns, fields_of(schema), self.name)
+            yield from read_parquet(stream, self.name, schema.names if self.whole else self.names)
         elif self.format == FOLDER:
             if self.others:
                 count = f"{len(self.others):,} of {len(self.others) + len(self.texts):,}"
@@ -210,9 +220,24 @@ class Table:
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
             lines = decoded_lines(stream, self.name, encoding)
+            if self.name == STANDARD_INPUT and not self.settings.format:
+                lines = chain(map(self._text, islice(lines, 1)), lines)
             yield from ((place, line.removesuffix("\n").removesuffix("\r")) for line in lines)
         else:
             yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name, encoding)
+
+    def _text(self, line: str) -> str:
+        """Return the first line of standard input. Raises ValueError if it is a row of a table."""
+        _, *others = line.rstrip().split("\t")
+        kind = "tsv" if others and (self.cells is None or set(others).intersection(self.cells)) else ""
+        with suppress(ValueError):
+            kind = "jsonl" if isinstance(parse_json(line), dict) else kind
+        if kind:
+            raise ValueError(
+                f"{self.name} begins with {brief(line.rstrip())}, a row of columns; --format {kind} reads them, and "
+                "--format txt reads each line as a text (predict, score: with --file -)"
+            )
+        return line
 
     def _in_memory(self) -> Iterator[tuple[str, object]]:
         """Yield the rows of data in memory; the cells of a tuple are called 1, 2, ..."""
@@ -254,11 +279,7 @@ class Table:
 
     def _has_names(self, row: Sequence[str]) -> bool:
         """Return whether this is a header with the requested columns."""
-        return (
-            bool(self.columns)
-            and has_header(self.columns, row)
-            and all(name_of(column, row) in row for column in self.columns)
-        )
+        return bool(self.columns) and has_header(self.columns, row) and set(row).issuperset(names_of(self.columns, row))
 
     def is_missing(self, found: Any, column: Column) -> bool:
         """Return whether a value is null, NaN, a label of only blanks, or a text that is an empty cell of a table."""
@@ -307,11 +328,12 @@ class Table:
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, () if self.header else names)
             if self.whole and len(set(keys)) < len(keys):
-                twice = next(name for name in keys if keys.count(name) > 1)
+                [(twice, _)] = Counter(keys).most_common(1)
                 raise ValueError(f"{place} has more than one column {brief(twice)}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
-                raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
+                by_name = " ".join(f"--{column.role} NAME" for column in self.columns)
+                raise ValueError(f"{place} is a header: {listed(first)}; name the columns: {by_name}")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
                     quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
@@ -368,11 +390,19 @@ def nested(record: object, name: str) -> object:
     return next((found for one in outer if (found := nested(record[one], name[len(one) + 1 :])) is not None), None)
 
 
-def name_of(column: Column, names: Sequence[str]) -> str | None:
-    """Return a column's name as the file writes it; blanks around it and the case of a usual name do not matter."""
-    if column.name is None:
-        return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
-    return next((name for name in names if plain(name) == plain(column.name)), column.name)
+def names_of(columns: Sequence[Column], names: Sequence[str]) -> list[str | None]:
+    """Return each column's name as the file writes it, None for one that has no usual name there.
+
+    Blanks around a name and the case of a usual one do not matter.
+    """
+    usual = {name.strip().lower(): name for name in reversed(names)}  # the first of equal ones
+    written = {plain(name): name for name in reversed(names)}
+    return [
+        next((usual[one] for one in column.usual if one in usual), None)
+        if column.name is None
+        else written.get(plain(column.name), column.name)
+        for column in columns
+    ]
 
 
 def plain(name: str) -> str:
@@ -384,7 +414,7 @@ def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
     """Return whether the first row is a header: a name is requested, or it has all the usual names."""
     if requested := [column.name for column in columns if column.name is not None]:
         return not all(name.isdecimal() for name in requested)
-    return len(columns) == 1 or all(name_of(column, first) for column in columns)
+    return len(columns) == 1 or all(names_of(columns, first))
 
 
 def find_columns(
@@ -395,13 +425,16 @@ def find_columns(
     A column that is not requested by name is the only one; in a table without a header, whose first row is `first`, the
     columns left over are used in order. Raises ValueError for a column that is missing, ambiguous or requested twice.
     """
-    left = [name for name in names if name not in [name_of(column, names) for column in columns if column.name]]
+    wanted = names_of(columns, names)
+    taken = {name for name, column in zip(wanted, columns, strict=True) if column.name}
+    left = [name for name in names if name not in taken]
     unnamed = sum(column.name is None for column in columns)
     spare = iter(left if (first or len(columns) == 1) and len(left) == unnamed else ())
-    found: list[str] = []
-    for column in columns:
-        name = name_of(column, names) or next(spare, "")
-        if name in found or names.count(name) != 1:
+    counts = Counter(names)
+    found: dict[str, Column] = {}
+    for column, written in zip(columns, wanted, strict=True):
+        name = written or next(spare, "")
+        if name in found or counts[name] != 1:
             what = repr(name) if name else " or ".join(column.usual)
             count = "only one" if name in found else "more than one" if name in names else "no"
             if first and not any(one.name for one in columns):
@@ -409,7 +442,7 @@ def find_columns(
             else:
                 either = listed(names) + " (without a header, columns have numbers)" * bool(first)
             raise ValueError(f"{where} has {count} column {what}; choose as {column.role} one of: {either}")
-        found.append(name)
+        found[name] = column
     return tuple(found)
 
 

@@ -3,20 +3,24 @@
 import csv
 import importlib
 import io
+import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from minibert.tables import formats
 from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
+TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
@@ -56,6 +60,10 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
     for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
             place = f"{name}, line {number},"
+            if line.lstrip().startswith("["):
+                raise ValueError(
+                    f"{place} begins an array; the format of a JSON array is json: --format json (format=)"
+                )
             yield place, parsed(line, place)
 
 
@@ -95,7 +103,8 @@ def rows_of(data: Any, name: str) -> list[Any]:
         lengths = ", ".join(f"{one} {len(column)}" for one, column in zip(names, columns, strict=True))
         raise ValueError(f"the columns of {name} have different numbers of rows: {lengths}")
     columns = [[cell.tolist() if isinstance(cell, np.ndarray) else cell for cell in column] for column in columns]
-    return [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
+    rows = [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
+    return with_classes(rows, getattr(getattr(data, "features", data), "arrow_schema", getattr(data, "schema", None)))
 
 
 def open_parquet(stream: BinaryIO, name: str) -> Any:
@@ -153,10 +162,60 @@ def fields_of(fields: Any) -> list[str]:
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 
 
-def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield the rows as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
+    rows = (row for batch in batches(stream, name, columns) for row in with_classes(batch.to_pylist(), batch.schema))
+    yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
+
+
+def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, rows: int = 1024) -> Iterator[Any]:
+    """Yield batches of a parquet file, of up to so many rows and ROW_LIMIT bytes. columns: None: all.
+
+    A text of many rows may be in the file once, so texts stay encoded until the bytes of a batch are known. Raises
+    ValueError for a damaged file, a row longer than ROW_LIMIT, and a file that holds more than most_bytes.
+    """
+    file = open_parquet(stream, name)
+    most = formats.most_bytes(stream.seek(0, os.SEEK_END))
+    too_much = formats.too_long(f"{name}, decompressed,", most)
+    if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
+        raise too_much
+    texts = [one.name for one in file.schema_arrow if str(one.type) in TEXTS]
+    held, row = 0, 1
     try:
-        yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
-    except (OSError, ValueError, RuntimeError) as error:
+        schema = file.read_row_groups([], columns=columns).schema
+        for batch in type(file)(stream, read_dictionary=texts).iter_batches(rows, columns=columns):
+            size = sum(map(decoded_size, batch.columns))
+            held += size
+            if held > most:
+                raise too_much
+            for part in [batch] if size <= formats.ROW_LIMIT else map(batch.slice, range(len(batch)), repeat(1)):
+                if len(part) == 1 and sum(map(decoded_size, part.columns)) > formats.ROW_LIMIT:
+                    raise formats.too_long(f"{name}, row {row},", formats.ROW_LIMIT)
+                yield part.cast(schema)
+                row += len(part)
+    except (OSError, RuntimeError, importlib.import_module("pyarrow").ArrowException) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
+
+
+def decoded_size(array: Any) -> int:
+    """Return the bytes of an Arrow array in which each text is written out."""
+    if not hasattr(array, "dictionary"):
+        return int(array.nbytes)
+    compute = importlib.import_module("pyarrow.compute")
+    return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
+
+
+def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
+    """Return rows with the names of classes in place of their numbers, as the library datasets states in a schema."""
+    with suppress(KeyError, TypeError, AttributeError, ValueError):
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        inner = {name: one.get("feature", one) for name, one in features.items()}
+        classes = {name: dict(enumerate(one["names"])) for name, one in inner.items() if "names" in one}
+        if classes:
+            rows = [row | {name: as_class(row[name], classes[name]) for name in row.keys() & classes} for row in rows]
+    return rows
+
+
+def as_class(value: Any, names: Mapping[int, str]) -> Any:
+    """Return the name of a class, None for -1, which is no class; or a list of names."""
+    return [as_class(one, names) for one in value] if isinstance(value, list) else names.get(value)

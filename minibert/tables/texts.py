@@ -19,11 +19,17 @@ CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hun
 MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # keys: str() of a missing value
 NUMBERS = re.compile(r"(torch\.)?(b?float|u?int)\d")  # a dtype
 CONTAINERS = (list, tuple, set, frozenset, np.ndarray)  # of several labels
-# The usual names of a column of second texts.
-SECOND = (
-    *("positive", "passage", "answer", "context", "document", "hypothesis", "pair"),
-    *("question2", "sentence2", "text2", "text_b", "text"),
+# The usual names of a column of texts, of first texts of pairs, of second texts, and of how similar both are.
+TEXT_COLUMNS = ("sentence", "text")
+FIRST = (
+    *["anchor", "query", "question", "premise", "question1", "sentence1", "sentence_a", "text1", "text_a"],
+    *TEXT_COLUMNS,
 )
+SECOND = (
+    *["positive", "passage", "document", "answer", "context", "hypothesis", "pair"],
+    *["question2", "sentence2", "sentence_b", "text2", "text_b", "text"],
+)
+SCORE = tuple(["score", "similarity", "similarity_score", "relatedness_score", "label"])
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 

@@ -15,13 +15,13 @@ from typing import Any, Self
 import numpy as np
 
 from minibert.config import Config
-from minibert.tables.formats import MEMORY
+from minibert.tables.formats import DELIMITERS, MEMORY, is_doubtful
 from minibert.tables.reading import Column, Table, listed
-from minibert.tables.texts import TextOrPair, as_column, as_columns, as_texts_or_pairs, without_missing
+from minibert.tables.texts import SECOND, TextOrPair, as_column, as_columns, as_texts_or_pairs, without_missing
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, class_weights, is_alone
-from minibert.tasks.names import are_several, as_labels, in_order, of_matrix, with_points
+from minibert.tasks.names import are_several, as_labels, in_order, of_matrix, with_points, without_points
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.utils.printing import brief
@@ -94,7 +94,7 @@ class Classification(ClassificationSettings, Task):
         """The columns of the texts, the labels and, if requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
         found = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
-        return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
+        return found + ([] if pair is None else [Column("pair", pair, SECOND)])
 
     def read(self, path: Any) -> Texts:
         """Read labelled texts, see tables.reading.Table. Raises ValueError also if a header was read as a row."""
@@ -104,7 +104,8 @@ class Classification(ClassificationSettings, Task):
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         places, texts, cells, *pairs = map(list, zip(*rows, strict=True))
         kind = self.label_type
-        cells = with_points(cells, places) if self.regression else cells
+        in_text = table.format in DELIMITERS
+        cells = with_points(cells, places) if self.regression else without_points(cells) if in_text else cells
         if isinstance(kind, SingleLabel) and any(isinstance(cell, list) for cell in cells):
             kind = MultiLabel(SEPARATOR)
         given: list[Any] = list(map(kind.parse, cells, places))
@@ -113,13 +114,15 @@ class Classification(ClassificationSettings, Task):
             raise ValueError(
                 f"{table.name} has tags of words as labels, {listed(sorted(kinds))}; the task tag reads such a file"
             )
-        if not table.header and is_alone(given):
+        chosen = self.text or self.label or self.pair
+        doubtful = not chosen and is_doubtful(list(zip(texts, cells, strict=True)))
+        if not table.header and (doubtful or is_alone(given)):
             alone = (
                 f"the first row of {table.name} has the label {brief(cells[0])}, which no other row has; if it is a "
                 f"header, name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
                 f"{shlex.quote(cells[0])}"
             )
-            if not (self.text or self.label or self.pair):
+            if not chosen:
                 raise ValueError(f"{alone}; else: --text 1 --label 2")
             warnings.warn(alone, stacklevel=2)
         try:

@@ -27,16 +27,14 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
-from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_number, looks_like_header
-from minibert.tables.reading import Column, Table, listed
-from minibert.tables.texts import as_texts
+from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_doubtful, is_number, looks_like_header
+from minibert.tables.reading import Column, Table, listed, names_of
+from minibert.tables.texts import FIRST, SCORE, SECOND, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.settings import EmbeddingSettings
 from minibert.tasks.vector_measures import (
-    FIRST,
-    SCORE,
-    SECOND,
+    SCORED,
     as_number,
     different_scores,
     retrieval_of,
@@ -75,7 +73,7 @@ def peek(path: Any, settings: FileSettings) -> list[list[Any]]:
 
     Raises what Table raises.
     """
-    is_table = settings.format_of(path)[0] in DELIMITERS
+    is_table = settings.format_of(path) in DELIMITERS
     with Table(path, (), settings, whole=not is_table) as table:
         records = [record for _, record in islice(table.records(), FIRST_LINES) if isinstance(record, dict)]
     names = table.first_row or (list(records[0]) if records else [])
@@ -85,15 +83,16 @@ def peek(path: Any, settings: FileSettings) -> list[list[Any]]:
 def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
     """Return the columns of a file by its first rows: by their usual names, else all of them in order.
 
-    Raises ValueError for a header without a usual name.
+    Raises ValueError for a header without a usual name, and for what may be one above a single row.
     """
     names = {str(name).strip().lower(): str(name) for name in (rows[0] if rows else ())}
-    text, pair, label = (next((names[one] for one in usual if one in names), None) for usual in (FIRST, SECOND, SCORE))
+    text, pair, label = names_of(SCORED, list(names.values()))
     if text is not None:
         pair = next((names[one] for one in SECOND if names.get(one, text) != text), None)
         negatives = [name for lower, name in names.items() if lower.startswith(NEGATIVE)]
         return as_columns(text, pair, negatives, label if pair and not negatives else None)
-    if looks_like_header([[str(cell) for cell in row] for row in rows]) or pair or label:
+    cells = [[str(cell) for cell in row] for row in rows]
+    if looks_like_header(cells) or (is_doubtful(cells) and cells[0] != cells[1]) or pair or label:
         raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {CHOOSE}")
     numbers: list[str | None] = [str(number) for number in range(1, len(rows[0]) + 1)] if rows else [None]
     if len(numbers) == 3 and is_number(str(rows[0][2])):

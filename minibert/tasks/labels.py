@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from scipy.stats import rankdata
-from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
+from sklearn.metrics import f1_score, matthews_corrcoef, root_mean_squared_error
 
 from minibert.tables.reading import listed
 from minibert.tasks import metrics
@@ -109,15 +109,18 @@ class SingleLabel:
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
-        """Return accuracy, scores by class, confusion; of two classes also Matthews' correlation and F1."""
+        """Return accuracy, macro F1, scores by class, confusion; of two classes also Matthews' correlation and F1."""
         predicted = [one["label"] for one in found]
         evaluation = metrics.evaluate(true, predicted, labels)
         [(usual, rows)] = Counter(true).most_common(1)
         accuracy = evaluation.accuracy
-        figures = asdict(evaluation) | {"majority": rows / len(true), "degenerate": accuracy == rows / len(true)}
+        macro = float(f1_score(true, predicted, average="macro"))
+        figures = asdict(evaluation) | {"majority": rows / len(true), "macro_f1": macro}
+        figures["degenerate"] = accuracy == rows / len(true)
         lines = [
             metrics.accuracy_text(accuracy, len(true), f"majority class {usual!r} {rows / len(true):.3f}"),
             metrics.class_table("by class", evaluation.classes),
+            block("macro F1", f"{macro:.3f}"),
             beside("confusion", metrics.confusion_table(evaluation, labels)),
         ]
         if len(labels) == 2:

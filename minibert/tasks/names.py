@@ -139,6 +139,12 @@ def with_points(cells: Sequence[Any], places: Sequence[str]) -> list[Any]:
     return found
 
 
+def without_points(cells: list[Any]) -> list[Any]:
+    """Return the cells of a column of integers without points: pandas writes 1.0 for 1 if a cell is missing."""
+    whole = [re.fullmatch(r"([+-]?\d+)(\.0+)?", str(cell), re.ASCII) for cell in cells]
+    return [found[1] for found in whole if found] if all(whole) else cells
+
+
 def is_matrix(rows: Sequence[object]) -> bool:
     """Return whether these are rows of a matrix of labels: arrays of the same length, at least 1, of only 0 and 1."""
     arrays = [row for row in rows if isinstance(row, np.ndarray) and row.size]

@@ -89,7 +89,7 @@ class Record(NamedTuple):
 
 
 def read_questions(path: Any, how: AnsweringSettings) -> Questions:
-    """Return the questions of a file, or of rows in memory, with their answers; .gz too, - is standard input.
+    """Return the questions of a file, or of rows in memory, with their answers; compressed too, - is standard input.
 
     Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
     """
@@ -137,9 +137,8 @@ def records(path: Any, settings: FileSettings) -> Iterator[Record]:
     Raises FileNotFoundError, and ValueError with the place in the file for anything but objects.
     """
     name = str(path)
-    format, compressed = settings.format_of(path)
-    if format == "json":
-        with opened(path) as stream, decompressed(stream, name, compressed) as inside:
+    if settings.format_of(path) == "json":
+        with opened(path) as stream, decompressed(stream, name) as inside:
             text = whole_text(inside, name, settings.encoding)
         try:
             content = parse_json(text)

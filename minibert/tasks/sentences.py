@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, zip_longest
 from typing import Any, NamedTuple
 
-from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
+from minibert.tables.formats import CANDIDATES, DELIMITERS, is_doubtful, settings_by_name
 from minibert.tables.reading import Table, listed
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
@@ -66,13 +66,13 @@ class Sentences:
 
 
 def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sentences:
-    """Return the sentences of a file, or of rows in memory; .gz too, - is standard input.
+    """Return the sentences of a file, or of rows in memory; compressed too, - is standard input.
 
     tagged: False also reads words without tags, as O. Raises FileNotFoundError, and ValueError, with the line or row,
     for anything but words and tags.
     """
     settings = settings_by_name(path, "txt", how.format, encoding=how.encoding)
-    format, _ = settings.format_of(path)
+    format = settings.format_of(path)
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
         found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
@@ -187,7 +187,7 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
         if line.number in taken:
             sentences[-1].append((line.cells[layout.word], line.cells[layout.tag]))
     found = [sentence for sentence in sentences if sentence]
-    check_sentences(found, file.name)
+    check_sentences(found, file.name, tagged and not (layout.header or layout.chosen))
     counts = (
         (len(comments), "lines that begin with # are comments, and are left out"),
         (len(ranges), "lines have numbers such as 1-2 or 1.1, so they are not words, and are left out"),
@@ -259,7 +259,7 @@ def is_comment(row: Line, width: int, tag: int, tags: set[str]) -> bool:
 def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> None:
     """Raise ValueError for a line without a word and its tag."""
     for row in rows:
-        fits = len(row.cells) == width and row.cells[layout.word] and row.cells[layout.tag]
+        fits = len(row.cells) == width and row.cells[layout.word] and row.cells[layout.tag][:1] not in ("", "[")
         if not fits or JSON.fullmatch(row.text) or "\n" in "".join(row.cells):
             how = "commas; is a quote not closed?" if "\n" in row.text else "tabs or spaces"
             raise ValueError(
@@ -286,8 +286,8 @@ def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str)
     return layout, ranges if 2 * len(ranges) < len(rows) else set()
 
 
-def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -> None:
-    """Raise ValueError for words and tags of a file that are something else."""
+def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str, unnamed: bool) -> None:
+    """Raise ValueError for words and tags of a file that are something else; unnamed: the first may be a header."""
     rows = [row for sentence in sentences for row in sentence]
     most = MOST_SPACES if len(sentences) > 1 else MOST_SPACES / 2  # without an empty line it is the less likely
     if sum(word.count(" ") for word, _ in rows) > most * len(rows):
@@ -306,8 +306,9 @@ def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -
     word, tag = rows[0]
     others = {tag for _, tag in rows[1:]} - {OUTSIDE}
     prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
-    if others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]:
+    doubtful = (unnamed and is_doubtful(rows)) or (others and all(prefixed[1:]))
+    if doubtful and tag != OUTSIDE and not prefixed[0]:
         raise ValueError(
-            f"{name} begins with a header, {word!r} and {tag!r}, or a wrong tag; name the columns of the header: "
-            f"--columns {word},{tag} (columns=), or correct the tag"
+            f"{name} begins with a header, {word!r} and {tag!r}, or with a tag unlike the others; name the columns of "
+            f"the header: --columns {word},{tag} (columns=), or give their numbers: --columns 1,2"
         )

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from minibert.tables.formats import FileSettings
-from minibert.tables.reading import Column, Table
+from minibert.tables.formats import FileSettings, is_doubtful
+from minibert.tables.reading import Column, Table, listed
+from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.metrics import correlation
 from minibert.tasks.names import as_float
 from minibert.utils.printing import block, brief
@@ -35,10 +36,6 @@ DRAWS = 1000  # of the bootstrap
 CUTOFFS = (1, 5, 10)  # of recall
 MOST = 10  # ranks that count in MRR and nDCG
 LARGEST = float(np.finfo(np.float32).max)  # score, whose square is finite
-# The usual names of the columns of a file.
-FIRST = ("anchor", "query", "question", "sentence1", "text1", "sentence", "text")
-SECOND = ("positive", "passage", "answer", "context", "sentence2", "text2", "text")
-SCORE = ("score", "similarity", "label")
 SCORED = (Column("text", usual=FIRST), Column("pair", usual=SECOND), Column("label", usual=SCORE))
 
 
@@ -186,6 +183,8 @@ def measure_file(
         raise ValueError(f"{table.name} holds no rows")
     places, *read = map(list, zip(*rows, strict=True))
     if what == "retrieval":
+        if not (table.header or any(columns)) and is_doubtful([row[1:] for row in rows]):
+            raise ValueError(f"{table.name} may begin with a header, {listed(rows[0][1:])}; choose --text and --pair")
         return measure_retrieval(read[0], read[1], model, recipe, device)
     scores = [as_number(cell, place) for cell, place in zip(read[2], places, strict=True)]
     return measure_similarity(read[0], read[1], scores, model, recipe, device)

@@ -81,7 +81,7 @@ def learn_vocabulary(
 ) -> Vocabulary:
     """Learn a vocabulary of `size` tokens, special tokens included, from files of text.
 
-    paths: plain text, or any file that tables/reading.py reads, each also as .gz. lowercase: without case, as in
+    paths: plain text, or any file that tables/reading.py reads, each also compressed. lowercase: without case, as in
     "uncased". strip_accents: also without accents and vowel signs; None: if lowercase, as in BERT. Hindi, Thai,
     Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; if too few pairs
     have it, the vocabulary stays smaller. reading: format, delimiter, encoding and missing of the files, see

@@ -21,7 +21,7 @@ from typing import Any
 
 from minibert.tables.formats import FileSettings
 from minibert.tables.reading import Column, TextFile, find_columns
-from minibert.tables.rows import open_parquet
+from minibert.tables.rows import batches, open_parquet
 from minibert.tables.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, matching_files, user_path
@@ -132,7 +132,7 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
             names = text_columns(file.schema_arrow, columns, path)
             first = 0
             yield file.schema_arrow.empty_table(), []
-            for batch in file.iter_batches(TEXTS):
+            for batch in batches(stream, path, rows=TEXTS):
                 yield from in_chunks(pyarrow.Table.from_batches([batch]), names, columns.missing, path, first)
                 first += batch.num_rows
         return

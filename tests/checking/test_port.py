@@ -1,6 +1,7 @@
 """A model, or numbers of any program: right within rounding, wrong with its cause, located where no cause is known."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from support.models import Pair
 
 import minibert
+from minibert.checking import port
 from minibert.checking.port import Expected
 from minibert.checking.reference import read_safetensors
 from minibert.checking.report import Report
@@ -265,6 +267,25 @@ def test_files_with_unknown_names_other_inputs_or_no_numbers_are_refused(
 ) -> None:
     np.savez(tmp_path / "outputs.npz", **arrays)
     with pytest.raises(ValueError, match=said):
+        minibert.check(tmp_path / "outputs.npz", NOVELS)
+
+
+def test_a_small_file_of_a_large_array_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "outputs.npz", logits=np.zeros(10_000_000, np.float32))
+    monkeypatch.setattr(port, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
+    with pytest.raises(ValueError, match=r"outputs\.npz.* more than \d+ MB"):
+        minibert.check(tmp_path / "outputs.npz", NOVELS)
+
+
+@pytest.mark.parametrize("shape", ["(10000000000000,)", "(-5,)", "(3,", "(99999999999999999999999,)"])
+def test_an_array_with_a_damaged_header_is_refused(shape: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    with zipfile.ZipFile(tmp_path / "outputs.npz", "w") as file:
+        file.writestr("logits.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(100))
+    with pytest.raises(ValueError, match=r"outputs\.npz is not an \.npz"):
         minibert.check(tmp_path / "outputs.npz", NOVELS)
 
 

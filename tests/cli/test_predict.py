@@ -247,9 +247,23 @@ def test_predict_reads_the_words_of_a_conll_file_tagged_or_not(home: Path, run: 
     assert all(text[one["start"] : one["end"]] == one["text"] for one in found[0]["entities"])
 
 
-def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Any) -> None:
-    out = run("predict", home / "frozen", stdin=b"good\tfilm\nbad\tfilm\n")
-    assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
+@pytest.mark.parametrize("kind", ["frozen", "classify", "tag"])
+@pytest.mark.parametrize(
+    ("stdin", "format"), [(b"good film\tLABEL_0\nbad\tfilm\n", "tsv"), (b'{"text": "a"}\n', "jsonl")]
+)
+def test_a_table_on_standard_input_is_refused_with_its_format(
+    kind: str, stdin: bytes, format: str, home: Path, run: Any
+) -> None:
+    for argv in ([], ["--file", "-"]):
+        assert f"--format {format} " in run("predict", home / kind, *argv, status=2, stdin=stdin)
+    argv = ["predict", home / kind, "--file", "-", "--format"]
+    assert run(*argv, "txt", stdin=b"good\tfilm\n")
+    assert run(*argv, format, "--text", "1" if format == "tsv" else "text", stdin=stdin)
+
+
+def test_questions_with_choices_are_json_on_standard_input(home: Path, run: Any) -> None:
+    question = {"question": "the film", "choices": ["good", "bad"]}
+    assert run("predict", home / "choose", stdin=json.dumps(question).encode() + b"\n")
 
 
 def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Any) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from sklearn.utils.class_weight import compute_class_weight
 
 from minibert.losses import text_loss
@@ -80,6 +81,51 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
     with pytest.warns(UserWarning, match=r"'sentiment'.*--text 'my review' --label"):
         assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
     assert ONE.read(file(tmp_path, "x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("review,sentiment\nfilm,pos\n", None),
+        ("review,mark\na good film,1\n", None),
+        ("text,label\nfilm,pos\n", ["pos"]),
+        ("a good film,pos\na dull one,neg\n", ["pos", "neg"]),
+        ("film,1\nmess,0\n", ["1", "0"]),
+        ("film,pos\n", ["pos"]),
+    ],
+)
+def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(
+    tmp_path: Path, content: str, labels: Any
+) -> None:
+    path = file(tmp_path, "x.csv", content)
+    if labels is not None:
+        assert ONE.read(path).labels == labels
+        return
+    text, label = content.splitlines()[0].split(",")
+    with pytest.raises(ValueError, match=f"--text {text} --label {label}; else: --text 1 --label 2"):
+        ONE.read(path)
+    assert len(Classification(text, label=label).read(path)) == 1
+    assert len(Classification(1, label=2).read(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["1.0", "0.0", "1.0"], ["1", "0", "1"]),
+        (["10.0", "9", "10.0"], ["10", "9", "10"]),
+        (["1.0", "0.5", "1.0"], ["1.0", "0.5", "1.0"]),
+        (["1.0", "x", "1.0"], ["1.0", "x", "1.0"]),
+        (["007", "7", "7"], ["007", "7", "7"]),
+    ],
+)
+def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(
+    tmp_path: Path, cells: list[str], labels: list[str]
+) -> None:
+    for name, delimiter in (("x.csv", ","), ("x.tsv", "\t")):
+        rows = "".join(f"a text{delimiter}{cell}\n" for cell in cells)
+        assert ONE.read(file(tmp_path, name, f"text{delimiter}label\n{rows}")).labels == labels
+    if labels == ["1", "0", "1"]:
+        assert ONE.read(file(tmp_path, "x.jsonl", "\n".join(row("a", float(cell)) for cell in cells))).labels == labels
 
 
 @pytest.mark.parametrize(
@@ -383,6 +429,17 @@ def test_two_classes_have_matthews_and_the_f1_of_the_second() -> None:
     json.dumps(measure.figures)
     for shown in ("0.750 ± 0.217", "majority class 'pos' 0.750", "Matthews' correlation 0.577", "true \\ predicted"):
         assert shown in measure.text
+
+
+@pytest.mark.parametrize("predicted", ["abcab", "aabbb", "cccba"])
+def test_the_macro_f1_is_that_of_scikit_learn(predicted: str) -> None:
+    """A class that neither the data nor the predictions have does not count."""
+    true = "aabbb"
+    data = ONE.from_labels(["x"] * 5, list(true))
+    measure = ONE.measure(answers(*predicted), data, ["a", "b", "c", "d"])
+    expected = f1_score(list(true), list(predicted), average="macro")
+    assert measure.figures["macro_f1"] == expected
+    assert f"{expected:.3f}" in next(line for line in measure.text.splitlines() if line.startswith("macro F1"))
 
 
 def test_a_score_that_one_answer_for_all_would_have_is_degenerate() -> None:

@@ -17,21 +17,37 @@ def read(tmp_path: Path, content: str, name: str = "rows.tsv", **settings: Any) 
 @pytest.mark.parametrize(
     ("content", "columns", "similarity"),
     [
-        ("a\nb\n", [["a", "b"]], None),
-        ("a\tb\nc\td\n", [["a", "c"], ["b", "d"]], None),
-        ("a\ta\nc\td\n", [["a", "c"], ["a", "d"]], None),  # equal cells in the first row
-        ("a\tb\tx\nc\td\ty\n", [["a", "c"], ["b", "d"], ["x", "y"]], None),
-        ("a\tb\tx\tz\nc\td\ty\tz\n", [["a", "c"], ["b", "d"], ["x", "y"], ["z", "z"]], None),
+        ("a\nb\nc\n", [["a", "b", "c"]], None),
+        ("a\tb\nc\td\ne\tf\n", [["a", "c", "e"], ["b", "d", "f"]], None),
+        ("a\ta\nc\td\ne\tf\n", [["a", "c", "e"], ["a", "d", "f"]], None),  # equal cells in the first row
+        ("a b c\td e f\nc\td\n", [["a b c", "c"], ["d e f", "d"]], None),
+        ("a\tb\tx\nc\td\ty\ne\tf\tz\n", [["a", "c", "e"], ["b", "d", "f"], ["x", "y", "z"]], None),
+        ("1\tb\tx\tz\nc\td\ty\tz\n", [["1", "c"], ["b", "d"], ["x", "y"], ["z", "z"]], None),
         ("a\tb\t4.5\nc\td\t0\n", [["a", "c"], ["b", "d"]], [4.5, 0.0]),
         ("score\tsentence2\tsentence1\n4.5\tb\ta\n0\td\tc\n", [["a", "c"], ["b", "d"]], [4.5, 0.0]),
         ("anchor\tpositive\tnegative_1\tid\na\tb\tx\t1\n", [["a"], ["b"], ["x"]], None),
         ("Query\tText\na\tb\n", [["a"], ["b"]], None),
+        ("query-id\tcorpus-id\tscore\tdocument\tquery\nq1\td1\t1\tb\ta\n", [["a"], ["b"]], [1.0]),
+        ("premise\thypothesis\na\tb\n", [["a"], ["b"]], None),
+        ("sentence_A\tsentence_B\trelatedness_score\na\tb\t4.5\n", [["a"], ["b"]], [4.5]),
     ],
 )
 def test_columns_have_their_usual_names_or_without_a_header_their_order(
     content: str, columns: list[list[str]], similarity: Any, tmp_path: Path
 ) -> None:
     assert read(tmp_path, content) == (columns, similarity)
+
+
+@pytest.mark.parametrize("content", ["frage\tantwort\na\tb\n", "frage\nwer ist das?\n", "frage\tnote\na\t1\n"])
+def test_a_header_or_a_row_above_a_single_row_is_refused_with_the_way_out(content: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'frage'.*--text"):
+        read(tmp_path, content)
+    names, row = (line.split("\t") for line in content.splitlines())
+    columns = dict(zip(("text", "pair"), names, strict=False))
+    assert read(tmp_path, content, **columns) == ([[cell] for cell in row], None)
+    numbers = {name: str(number) for number, name in enumerate(columns, 1)}
+    if "note" not in names:
+        assert read(tmp_path, content, **numbers) == ([list(both) for both in zip(names, row, strict=True)], None)
 
 
 def test_columns_that_are_named_are_the_only_ones(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,24 @@ def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) ->
     assert len(TASK.labels_of(data)) == len({tag for _, tag in pairs})
 
 
+@pytest.mark.parametrize("header", ["word tag", "Token NER", "form upos"])
+@pytest.mark.parametrize("row", ["Ann O", "Ann B-person", "Ann PERSON"])
+def test_a_header_above_a_single_row_is_no_word(tmp_path: Path, header: str, row: str) -> None:
+    word, tag = row.split()
+    for name, space in (("a.conll", " "), ("a.tsv", "\t"), ("a.csv", ",")):
+        (tmp_path / name).write_text(f"{header}\n{row}\n".replace(" ", space))
+        data = TASK.read(tmp_path / name)
+        assert (data.words, data.tags) == ([[word]], [[tag]])
+
+
+@pytest.mark.parametrize(("columns", "words"), [((1, 2), ["Wort", "me"]), (("Wort", "Art"), ["me"])])
+def test_columns_that_are_chosen_decide_about_a_header_above_a_single_row(
+    tmp_path: Path, columns: Any, words: list[str]
+) -> None:
+    (tmp_path / "a.conll").write_text("Wort Art\nme O\n")
+    assert replace(TASK, columns=columns).read(tmp_path / "a.conll").words == [words]
+
+
 ROWS = "{0}Ann NNP B-person\n{1}Lee NNP I-person\n{2}left VBD O\n\n{0}Rome NNP B-location\n"
 
 
@@ -166,6 +185,10 @@ def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Pa
     ("text", "how", "message"),
     [
         ("Wort Art\nAnn B-person\nme O\n", {}, r"'Wort' and 'Art'.*--columns Wort,Art"),
+        ("Wort Art\nAnn B-person\nme O\n", {"columns": (1, 2)}, r"'Wort' and 'Art'.*--columns Wort,Art"),
+        ("Wort Art\nme O\n", {}, r"'Wort' and 'Art'.*--columns Wort,Art.*--columns 1,2"),
+        ("text label\nAnn person\n", {}, r"'text' and 'label'.*--columns text,label"),
+        ("Wort\tArt\n['Ann']\t['O']\n", {}, r"line 2\b.*jsonl"),
         ("a b\nAnn B-person\n", {"columns": ("a", "c")}, r"'c'.*'a', 'b'"),
         ("a b\nAnn B-person\n", {"columns": (1, 3)}, r"\b3\b.* 2 columns"),
         ("a b\nAnn B-person\n", {"columns": (0, 1)}, r"\b0\b.* 2 columns"),

@@ -132,3 +132,23 @@ def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(
     head = tmp_path / "head"
     write_words_checkpoint(head, head="sequence-classification")
     assert cli.main(["evaluate", str(head), str(path), "--vectors", "retrieval"]) == 0
+
+
+@pytest.mark.parametrize(
+    "names", ["query,document", "query-id,corpus-id,score,query,document", "question,passage", "premise,hypothesis"]
+)
+def test_the_usual_names_of_queries_and_documents_are_known(names: str, checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    others = len(names.split(",")) - 2
+    rows = [",".join([*["1"] * others, a, b]) for a, b in zip(FIRST, SECOND, strict=True)]
+    path.write_text("\n".join([names, *rows]) + "\n")
+    found = measure_file(path, "retrieval", checkpoint, recipe=minibert.Recipe("mean"))
+    assert found == measure_retrieval(FIRST, SECOND, checkpoint, pooling="mean")
+
+
+def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("frage,antwort\nthe good film,one text\n")
+    with pytest.raises(ValueError, match=r"'frage', 'antwort'.*--text"):
+        measure_file(path, "retrieval", checkpoint)
+    assert measure_file(path, "retrieval", checkpoint, columns=("1", "2")).rows == 2

@@ -311,8 +311,8 @@ def refused(data: Any, folder: Path, pattern: str, dev: Any = None, **settings: 
 
 
 def test_a_step_without_another_text_is_refused(folder: Path, rows: Any) -> None:
-    refused(rows("good\tfine", "bad\tdull"), folder, r"1 row\b.*a batch of 2", batch_size=1)
-    refused(rows("good\tfine", "good film\tfine"), folder, "all 2 rows have the same text")
+    refused(rows("good\tfine", "bad\tdull", "a\tb"), folder, r"1 row\b.*a batch of 2", batch_size=1)
+    refused(rows("good\tfine", "good film\tfine", "film\tfine"), folder, "all 3 rows have the same text")
     refused({"text": ["good"] * 3}, folder, "all 3 rows have the same text")
 
 
@@ -321,13 +321,13 @@ def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any
     refused(rows("good\tfine\t1", "bad\tdull\tvery"), folder, "line 2.*'very'.*number")
     refused(rows("good\tfine\t3", "bad\tdull\t3"), folder, "all 2 rows is the same")
     refused(rows("good\tfine\t1", "bad\tdull\t5"), folder, "row 1 .* 5; .*--highest 5", loss="cosine")
-    refused(rows("good\tfine", "bad\tdull"), folder, "'cosine'.*no similarity", loss="cosine")
+    refused(rows("good\tfine", "bad\tdull", "a\tb"), folder, "'cosine'.*no similarity", loss="cosine")
     with pytest.raises(TypeError, match="pairs="):
         finetune("embed", ["good", "bad"], [1, 2], model=folder)
 
 
 def test_missing_texts_and_lengths_that_differ_are_refused(folder: Path, rows: Any) -> None:
-    refused(rows("good\tfine\tbad", "bad\tdull\t"), folder, "line 2.*empty cell")
+    refused(rows("good\tfine\tbad", "bad\tdull\t", "a\tb\tc"), folder, "line 2.*empty cell")
     refused({"text": ["good", "bad"], "pair": ["fine"]}, folder, "text 2, pair 1", text="text", pair="pair")
 
 
@@ -340,17 +340,17 @@ def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["good", "bad"], "dev cannot be measured.* one text"),
-        (["good\tfine", "bad\tfine"], "dev cannot be measured.* 1 different texts"),
-        (["good\tfine\t3", "bad\tdull\t3.0"], "dev cannot be measured.*2 different scores"),
-        (["good\tfine\t3"], "dev cannot be measured.*2 different scores"),
-        (["good\tfine\t3", "bad\tdull\t1e308"], r"dev\.tsv, line 2, .*1e308.*3\.4e\+38"),
+        (["a good film", "bad"], "dev cannot be measured.* one text"),
+        (["a good film\tfine", "bad\tfine"], "dev cannot be measured.* 1 different texts"),
+        (["a good film\tfine\t3", "bad\tdull\t3.0"], "dev cannot be measured.*2 different scores"),
+        (["a good film\tfine\t3"], "dev cannot be measured.*2 different scores"),
+        (["a good film\tfine\t3", "bad\tdull\t1e308"], r"dev\.tsv, line 2, .*1e308.*3\.4e\+38"),
     ],
 )
 def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found(
     lines: list[str], message: str, folder: Path, rows: Any
 ) -> None:
-    pairs = rows("good\tfine", "bad\tdull")
+    pairs = rows("a good film\tfine", "bad\tdull")
     refused(pairs, folder / "nowhere", message, dev=rows(*lines, name="dev.tsv"))
     if "dev cannot" in message:
         with pytest.raises(ValueError, match=message.partition(".*")[2]):
@@ -358,7 +358,7 @@ def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found
 
 
 def test_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> None:
-    pairs = rows("good\tfine", "bad\tdull")
+    pairs = rows("good\tfine", "bad\tdull", "a\tb")
     state_vectors(folder, "max", False, 12)
     refused(pairs, folder, "max")
     refused(pairs, folder, "'encoder'.*nothing would be trained", pooling="mean", freeze="encoder")

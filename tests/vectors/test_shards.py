@@ -128,7 +128,7 @@ def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
 ) -> None:
     write(tmp_path / "a.parquet")
     next(read_shard(str(tmp_path / "a.parquet"), BODY))
-    with pytest.raises(ValueError, match=rf"a\.parquet[:,] {message}"):
+    with pytest.raises(ValueError, match=rf"a\.parquet\b.* {message}"):
         embed(
             tmp_path / "a.parquet",
             tmp_path / "out.parquet",
