@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,7 @@ PROC = Path("/proc")  # on Linux
 def start_process(threads: int) -> None:
     """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with its semaphores, files and the server that it started
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
     # One GPU each: the Trainer and infinity would share their work among all GPUs that they see.
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]

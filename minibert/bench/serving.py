@@ -9,7 +9,6 @@ names the program infinity_emb there.
 import atexit
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -114,7 +113,6 @@ class ServerProcess:
 
 def load_server(context: Context, precision: str, command: Sequence[str], name: str) -> peers.Loaded:
     """Return a server that is ready; it ends with this process."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that atexit ends the server
     return ServerProcess(context, command, name), name
 
 

@@ -29,6 +29,7 @@ from minibert.checking.mistakes import Mistake
 from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double
 from minibert.checking.stages import STAGES, Case, Stage
 from minibert.checking.world import World
+from minibert.utils.printing import FILES
 
 LIMIT = 10.0  # seconds for the cases of a stage
 SHARES = 0.006  # of masking: six standard errors of the rarest share
@@ -293,7 +294,7 @@ def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> l
     Raises SolutionError for a file that cannot be imported, ValueError for an unknown stage, FileNotFoundError.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; tutorials/build/my_bert.py is where to begin")
+        raise FileNotFoundError(f"{path} is not a file; {FILES / 'tutorials/build/my_bert.py'} is where to begin")
     names = [stage.function for stage in STAGES]
     if only is not None and only not in names:
         raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")

@@ -104,6 +104,9 @@ def finetune(args: Arguments, name: str) -> Figures:
     dev = None if args.dev is None else task.read(args.dev)
     prepared = prepare(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
+    context = distributed.context()
+    context.start(prepared.settings.device)
+    context.compare({"seeds": args.seeds})
     trained: dict[Path, Any] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
         one = replace(prepared, settings=replace(prepared.settings, seed=seed))
@@ -122,7 +125,7 @@ def finetune(args: Arguments, name: str) -> Figures:
         write(best, args.out, args.overwrite)
     for folder in trained:
         remove_run(folder)
-    if args.plot and distributed.context().is_main:
+    if args.plot and context.is_main:
         plot_runs([one.figures for one in trained.values()], prepared.main, args.plot)
         print(block("picture", str(args.plot)))
     return print_saved(args, best)

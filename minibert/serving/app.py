@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import uvicorn
+from httptools import HttpParserError, HttpParserUpgrade
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -34,6 +35,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
@@ -41,6 +43,7 @@ from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabel
 from minibert.utils.printing import note
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
+DISCARDED = 256 << 20  # bytes of a refused request that are read, because most clients send all before they read
 
 
 class Metrics:
@@ -98,7 +101,7 @@ class Server:
         ]
         self.app = Starlette(
             routes=[Route(path, partial(self.handle, path, work), methods=[how]) for how, path, work in paths],
-            exception_handlers={HTTPException: refusal},
+            exception_handlers={HTTPException: self.refusal},
             lifespan=self.lifespan,
         )
         self.app.router.redirect_slashes = False  # /classify/ is 404 with a body, as every path that is not there
@@ -185,13 +188,13 @@ class Server:
                 )
             response = await work(request)
         except RequestError as error:
-            response = await refusal(request, error)
+            response = await self.refusal(request, error)
         except ClientDisconnect:
             self.metrics.dropped.inc()
             return Response(status_code=499)
         except Exception as error:  # the log names its type, never a text
             note(f"{path}: {type(error).__name__}")
-            response = await refusal(request, RequestError(500, "the server failed; see its log"))
+            response = await self.refusal(request, RequestError(500, "the server failed; see its log"))
         self.metrics.requests.labels(path, str(response.status_code)).observe(time.perf_counter() - began)
         return response
 
@@ -204,6 +207,29 @@ class Server:
                 "model",
                 "model_not_found",
             )
+
+    async def refusal(self, request: Request, error: Any) -> Response:
+        """Return the status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405.
+
+        What the client still sends is read first: a connection that closes over unread bytes takes the answer with it.
+        """
+        status = error.status_code
+        if status != 408 and "expect" not in request.headers:  # that client waits for the answer
+            with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # RuntimeError: the body was read to its end
+                async with asyncio.timeout(self.settings.timeout):
+                    left = DISCARDED
+                    async for part in request.stream():
+                        if (left := left - len(part)) < 0:
+                            break
+        param = getattr(error, "param", None)
+        code = getattr(error, "code", None)
+        kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
+        message = error.detail
+        if status == 404 and not isinstance(error, RequestError):
+            message = f"no such path; POST {', '.join(self.offers)} and GET /v1/models, /health, /metrics exist"
+        content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status, error.headers)
+        return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
 async def while_connected(request: Request, future: asyncio.Future[list[Any]]) -> list[Any]:
@@ -226,20 +252,6 @@ async def while_connected(request: Request, future: asyncio.Future[list[Any]]) -
 def reply(body: object) -> Response:
     """Return 200 with JSON."""
     return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-async def refusal(request: Request, error: Any) -> Response:
-    """Return the status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405."""
-    status = error.status_code
-    param = getattr(error, "param", None)
-    code = getattr(error, "code", None)
-    kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
-    message = error.detail
-    if status == 404 and not isinstance(error, RequestError):
-        message = "no such path; GET /health, /metrics and /v1/models exist, and no path ends in /"
-    content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status, error.headers)
-    return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -278,10 +290,38 @@ def call_in_thread(function: Callable[[], Any]) -> Any:
     return result
 
 
+class HTTP(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, in which a request that offers to change to another protocol, such as h2c, has its body.
+
+    httptools reads no body after an Upgrade header, so the head of such a request is parsed again without that header.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived."""
+        self._unset_keepalive_if_required()
+        try:
+            while True:
+                try:
+                    return self.parser.feed_data(data)
+                except HttpParserUpgrade as upgrade:
+                    if not self._should_upgrade():
+                        return
+                    parser = self.parser
+                    head = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, parser.get_http_version().encode())]
+                    head += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+                    data = b"\r\n".join([*head, b"", data[upgrade.args[0] :]])
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _should_upgrade(self) -> bool:
+        return b"upgrade" in dict(self.headers)  # if so, uvicorn waits with a request whose parser says the same
+
+
 def serve(server: Server, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then answer what has arrived."""
     config = uvicorn.Config(
         server.app,
+        http=HTTP,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -189,11 +189,12 @@ class Vectors(Model):
         Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
         too long and for an id outside the vocabulary.
         """
-        allowed = range(1 if self.embedder.recipe.normalize else self.width, self.width + 1)
-        if body.dimensions is not None and body.dimensions not in allowed:
-            raise RequestError(
-                400, f"dimensions must be {allowed[0]} to {self.width}; fewer need `serve --normalize`", "dimensions"
-            )
+        normalized = self.embedder.recipe.normalize
+        wanted = self.width if body.dimensions is None else body.dimensions
+        if wanted not in range(1 if normalized else self.width, self.width + 1):
+            own = f"1 to {self.width}" if normalized else f"{self.width}, those of this model"
+            more = "" if normalized or wanted > self.width else "; fewer need `serve --normalize`"
+            raise RequestError(400, f"dimensions must be {own}{more}", "dimensions")
         if isinstance(rows[0], list):
             return self.prepare_ids(rows)
         return prepared(encode(self.tokenizer, rows, "cut" if self.truncate else "error"))

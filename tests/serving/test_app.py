@@ -124,9 +124,29 @@ def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vec
         first = plain[:, :dimensions]
         found = found_in(embed(server, TEXTS, dimensions=dimensions))
         assert_close(found, first / np.linalg.norm(first, axis=1, keepdims=True))
-    for wrong in (0, -1, vectors.width + 1):
-        answer = embed(server, "good", dimensions=wrong)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "dimensions")
+
+
+@pytest.mark.parametrize(
+    ("settings", "dimensions", "message"),
+    [
+        ({"normalize": True}, 0, "1 to 24"),
+        ({"normalize": True}, 25, "1 to 24"),
+        ({"normalize": True, "dimensions": 8}, 9, "1 to 8"),
+        ({}, 25, r"be 24\b"),
+        ({}, 3, r"be 24\b.*serve --normalize"),
+        ({"dimensions": 8}, 3, r"be 8\b.*serve --normalize"),
+    ],
+)
+def test_dimensions_that_vectors_cannot_have_are_refused_with_those_that_they_can(
+    settings: dict[str, Any], dimensions: int, message: str, folder: Path
+) -> None:
+    embedder = minibert.Embedder(folder, minibert.Recipe(pooling="mean", **settings), "cpu")
+    answer = embed(app.Server(Vectors("words", embedder)), "good", dimensions=dimensions)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "dimensions")
+    assert re.search(message, error["message"]) and message.count("--normalize") == error["message"].count(
+        "--normalize"
+    )
 
 
 def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
@@ -296,12 +316,18 @@ def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) ->
     assert ask(server, EMBED, content=body % rb'"\ud83d\ude00"', headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/v1/embeddings", "/v1"])
+def test_a_path_that_is_not_there_is_answered_with_those_that_are(path: str, server: app.Server) -> None:
+    answer = ask(server, path, {})
+    assert answer.status_code == 404 and EMBED in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", [EMBED, "/classify", "/fill-mask", "/health", "/metrics"])
 def test_a_slash_at_the_end_of_a_path_is_no_redirection_but_an_error_with_a_body(server: app.Server, path: str) -> None:
     for method in ("POST", "GET"):
         answer = ask(server, f"{path}/", {} if method == "POST" else None, method=method)
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
-        assert "no path ends in /" in answer.json()["error"]["message"]
+        assert f"{EMBED}, /fill-mask" in answer.json()["error"]["message"]
 
 
 def test_other_paths_and_methods_have_error_bodies_too(server: app.Server) -> None:

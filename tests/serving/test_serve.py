@@ -1,11 +1,13 @@
 """`minibert serve` as a process: OpenAI's own client, bad clients among good ones, limits, its end."""
 
 import asyncio
+import http.client
 import itertools
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from minibert.prediction.frozen import train
 
 KEY = "a key"
 pytestmark = pytest.mark.slow
+LOCKED = f"authorization: Bearer {KEY}\r\n"
 TEXTS = [f"the {a} {b}" for a in ("good", "dull", "lovely", "very") for b in ("film", "book", "play", "meal")]
 
 
@@ -110,6 +113,79 @@ def test_openais_client_understands_the_errors(server: Served, locked: Served) -
             client.embeddings.create(model="words", input=["a", "good " * 60])
         with pytest.raises(openai.AuthenticationError):
             stranger.embeddings.create(model="words", input="a")
+
+
+def sent_first(port: int, sent: bytes, count: int = 1) -> list[tuple[int, bytes]]:
+    """The answers to a client that sends all before it reads."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(sent)
+        with client.makefile("rb") as file:
+            answers = []
+            for _ in range(count):
+                status = int(file.readline().split()[1])
+                length = http.client.parse_headers(file)["content-length"]
+                answers.append((status, file.read(int(length))))
+    return answers
+
+
+def offering(body: bytes, more: str = "") -> bytes:
+    """A request of Java's HttpClient and of `curl --http2`, byte by byte but for the values."""
+    head = (
+        f"POST /v1/embeddings HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: {len(body)}\r\n"
+        "Host: 127.0.0.1\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nUpgrade: h2c\r\n"
+        f"User-Agent: Java-http-client/17\r\n{more}content-type: application/json\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def test_a_client_that_offers_http_2_is_answered_in_http_1_with_its_body(server: Served, expected: Any) -> None:
+    """Several requests in one packet too; and a websocket, which nobody serves."""
+    whole = [offering(of(json.dumps(text))) for text in TEXTS[:3]]
+    whole.append(whole[0].replace(b"Upgrade: h2c", b"upgrade: websocket"))
+    answers = [sent_first(server.port, one)[0] for one in whole] + sent_first(server.port, b"".join(whole), 4)
+    assert {status for status, _ in answers} == {200}
+    found = [json.loads(body)["data"][0]["embedding"] for _, body in answers]
+    np.testing.assert_allclose(found, expected[[0, 1, 2, 0] * 2], atol=1e-5)
+
+
+def test_an_offer_that_arrives_in_pieces_is_read_too(server: Served) -> None:
+    sent = offering(of('"good"'))
+
+    async def in_pieces(size: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(sent), size):
+            writer.write(sent[start : start + size])
+            await asyncio.sleep(0)
+        status, _ = await answer_of(reader)
+        writer.close()
+        return status
+
+    assert {asyncio.run(in_pieces(size)) for size in (7, 60, len(sent) - 20)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status"),
+    [
+        ("/v1/embeddings", "", 413),
+        ("/v1/embeddings", "content-encoding: gzip\r\n", 415),
+        ("/embeddings", "", 404),
+        ("/health", "", 405),
+    ],
+)
+def test_a_refusal_reaches_a_client_that_sends_all_before_it_reads(
+    path: str, more: str, status: int, server: Served
+) -> None:
+    """The connection is closed after the answer, and not before all is read: else it would be reset."""
+    sent = post(of('"' + "a" * (20 << 20) + '"'), path=path, more=f"connection: close\r\n{more}")
+    assert [one for one, _ in sent_first(server.port, sent)] == [status]
+
+
+def test_who_has_no_key_is_told_so_at_once_or_after_the_body(locked: Served) -> None:
+    body = of('"' + "a" * (20 << 20) + '"')
+    waits = post(body, more=f"expect: 100-continue\r\n{LOCKED.replace(KEY, 'wrong')}")[: -len(body)]
+    assert asyncio.run(exchange(locked.port, waits)) == 401
+    assert [one for one, _ in sent_first(locked.port, post(body, more="connection: close\r\n"))] == [401]
 
 
 # -- bad clients among good ones
@@ -269,9 +345,6 @@ def test_clients_that_disconnect_are_dropped_from_the_queue(server: Served) -> N
 
 
 # -- limits
-
-
-LOCKED = f"authorization: Bearer {KEY}\r\n"
 
 
 @pytest.mark.parametrize(

@@ -428,3 +428,12 @@ def test_the_default_masked_lm_is_the_tutorials_model_where_it_is_here_else_the_
     assert hub.find_masked_lm() == hub.SHIPPED
     cached(places, "distilbert/distilbert-base-uncased")
     assert hub.find_masked_lm() == "distilbert-base-uncased"
+
+
+def test_our_own_wheel_has_the_checkpoint_of_a_checkout(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "FILES", places / "package")
+    make(places / "package" / "weights" / hub.SHIPPED)
+    assert hub.locate(hub.SHIPPED).folder == places / "package" / "weights" / hub.SHIPPED
+    assert hub.find_masked_lm() == hub.SHIPPED
+    make(places / "weights" / hub.SHIPPED)
+    assert hub.locate(hub.SHIPPED).origin == "weights/"

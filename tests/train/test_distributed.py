@@ -6,6 +6,7 @@ in the processes; torchrun starts them here as its users do.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from torch import Tensor
 from minibert.prediction.collate import ExampleBatch
 from minibert.train import distributed, finetune, pretrain
 from minibert.train.corpus import CorpusFile
+from minibert.train.distributed import DistributedContext
 from minibert.train.loop import new_optimizer, train
 from minibert.train.pretraining import PretrainRun
 
@@ -94,6 +97,63 @@ def test_what_ranks_cannot_share_is_refused_before_anything_is_computed(
     with pytest.raises(ValueError, match="batch_size is 7"):
         pretrain("missing", out=out, init="missing", batch_size=7)
     assert not out.exists()
+
+
+class Gathered(DistributedContext):
+    """A rank that has the configurations of all ranks; the last of them is of a rank that has ended."""
+
+    def __init__(self, rank: int, *configs: Any) -> None:
+        super().__init__(rank, len(configs))
+        self.configs = configs
+
+    def gather(self, own: Any) -> list[Any]:
+        assert own == self.configs[self.rank]
+        return list(self.configs)
+
+
+EPOCHS = ({"epochs": 3, "labels": ["a", "b"]}, {"epochs": 3, "labels": ["a", "b"]}, {"epochs": 2, "rows": 7})
+
+
+def test_a_rank_with_another_configuration_says_what_differs() -> None:
+    with pytest.raises(ValueError, match=r"^rank 2\b.* rank 0: epochs is 2\b.* 3, labels is None\b.*'b'.*rows is 7"):
+        Gathered(2, *EPOCHS).compare(EPOCHS[2])
+    Gathered(1, *EPOCHS[:2]).compare(EPOCHS[1])
+    distributed.SINGLE_PROCESS.compare(EPOCHS[0])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_other_ranks_end_too_once_it_has(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def wait(self, most: timedelta) -> None:
+            assert most <= timedelta(minutes=1)
+            raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda *_, **__: Broken())
+    with pytest.raises(SystemExit, match=r"^1$"):
+        Gathered(rank, *EPOCHS).compare(EPOCHS[rank])
+
+
+@pytest.mark.parametrize("differs", ["data", "seed", "learning_rate", "precision", "epochs", "save_every", "out"])
+def test_all_that_determines_a_run_is_compared_before_its_folder_is_made(
+    differs: str, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[dict[str, Any]] = []
+
+    def compare(self: DistributedContext, config: dict[str, Any]) -> None:
+        compared.append(config)
+        raise SystemExit
+
+    monkeypatch.setattr(DistributedContext, "compare", compare)
+    other = {"seed": 1, "learning_rate": 1e-3, "precision": "bfloat16", "epochs": 2, "save_every": 9}
+    for changed in (False, True):
+        own = {differs: other[differs]} if changed and differs in other else {}
+        texts = ["good film", "bad film"] + ["dull book"] * (changed and differs == "data")
+        out = tmp_path / ("there" if changed and differs == "out" else "here")
+        with pytest.raises(SystemExit):
+            finetune("classify", texts, ["a", "b", "b"][: len(texts)], model=words, out=out, **own)
+    before, now = compared
+    assert distributed.differing(before, now) == ["train_sha256" if differs == "data" else differs]
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -286,6 +346,22 @@ def run_to_its_end(words: Path, out: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(finetune_command(words, out), env=QUIET, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+@pytest.mark.slow
+def test_ranks_that_differ_end_before_the_first_step(words: Path, tmp_path: Path) -> None:
+    """One more epoch at rank 1, for which rank 0 would wait."""
+    script, out = tmp_path / "script.py", tmp_path / "model"
+    script.write_text(
+        "import os, sys\nfrom minibert.cli.main import main\n"
+        "sys.exit(main([*sys.argv[1:], '--epochs', str(2 + int(os.environ['RANK']))]))\n"
+    )
+    command = [str(script) if part == "minibert" else part for part in finetune_command(words, out) if part != "-m"]
+    command.insert(1, "-m")  # of torchrun itself
+    done = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if line.startswith("minibert: ")]
+    assert done.returncode == 1 and len(said) == 1 and re.search(r"rank 1 .*epochs is 3 and there 2", said[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]
 
 
 @pytest.mark.slow
