@@ -23,6 +23,7 @@ from minibert.cli.shared import (
     add_masked_lm,
     add_options,
     add_overwrite,
+    check_texts,
     masked_lm,
     read_options,
     standard_input,
@@ -182,6 +183,7 @@ def predict(args: Arguments) -> Figures:
 
 def check_rows(args: Arguments, model: str) -> None:
     """Raise ValueError for options about texts or output that contradict each other, and what check_file raises."""
+    check_texts(args, args.texts)
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
@@ -329,6 +331,7 @@ def fill_mask(args: Arguments) -> Figures:
     """Print the most probable tokens at each [MASK], with their probabilities."""
     from minibert.tasks import masked_text
 
+    check_texts(args, [args.text])
     masks = masked_text.fill_mask(args.text, masked_lm(args), args.top_k)
     for number, guesses in enumerate(masks, start=1):
         print(f"mask {number}", *(f"  {p:.4f}  {token}" for token, p in guesses), sep="\n")

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_options, read_options, standard_input
+from minibert.cli.shared import Arguments, Figures, add_options, check_texts, read_options, standard_input
 from minibert.vectors.recipe import Recipe
 
 
@@ -34,6 +34,7 @@ def search(args: Arguments) -> Figures:
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
+    check_texts(args, args.queries)
     queries = args.queries or [line.decode("utf-8-sig").rstrip("\r\n") for line in standard_input()]
     if not queries:
         raise ValueError("there is no query; give a text to search for")

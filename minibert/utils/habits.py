@@ -78,6 +78,19 @@ ARGUMENTS = {
     "return_token_type_ids": "a batch always has token_type_ids; leave it out",
     "stride": "use tokenizer.encode_texts(texts, long='windows', stride=...)",
 }
+# Commands, and what people call them.
+COMMANDS = {
+    "finetune classify": "text-classification sequence-classification sentiment-analysis",
+    "finetune tag": "ner pos token-classification",
+    "finetune answer": "qa squad question-answering",
+    "finetune choose": "swag multiple-choice",
+    "finetune mask": "mlm masked-lm",
+    "finetune embed": "sts simcse sentence-transformers",
+    "embed": "encode vectors",
+    "fill-mask": "unmask",
+    "score": "perplexity",
+    "--help": "help",
+}
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], what: str = "argument") -> None:
