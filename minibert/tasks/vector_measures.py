@@ -27,6 +27,7 @@ from minibert.tables.reading import Column, Table
 from minibert.tasks.metrics import correlation
 from minibert.tasks.names import as_float
 from minibert.utils.printing import block, brief
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
@@ -62,6 +63,7 @@ class Measured:
         return block("vectors", f"{self.rows:,} {'pairs' if self.texts is None else 'queries'}{of}", *found)
 
 
+@with_settings(Recipe)
 def measure_similarity(
     texts: Sequence[str],
     pairs: Sequence[str],
@@ -102,6 +104,7 @@ def bootstrap_error(x: NDArray[np.float64], y: NDArray[np.float64], draws: NDArr
     return float(np.std([correlation(x[rows], y[rows]) for rows in draws]))
 
 
+@with_settings(Recipe)
 def measure_retrieval(
     queries: Sequence[str],
     texts: Sequence[str],

@@ -29,6 +29,7 @@ from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
 from minibert.utils.files import user_path
 from minibert.utils.printing import progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.readable import Matrix
@@ -118,6 +119,7 @@ def embedder_of(
     return embedder
 
 
+@with_settings(Recipe)
 def search(
     corpus: Texts,
     queries: str | Sequence[str],
@@ -147,6 +149,7 @@ def search(
     ]
 
 
+@with_settings(Recipe)
 def mine(
     corpus: Texts,
     *,

@@ -27,11 +27,12 @@ from minibert.text.tokenized import TokenStats
 from minibert.utils.files import matching_files, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Chunk, Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.readable import Matrix
-from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe
 
 DTYPES = ("float32", "float16")
 
@@ -152,7 +153,7 @@ class TextFiles:
         self.file.stream.close()
 
 
-@with_settings
+@with_settings(Recipe)
 def embed_stream(
     texts: Iterable[str] | TextFiles,
     out: str | os.PathLike[str],
