@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 import warnings
 from collections import Counter
@@ -32,7 +33,7 @@ from minibert.tables.formats import FileSettings
 from minibert.tasks.settings import AnsweringSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
-from minibert.utils.printing import block, require
+from minibert.utils.printing import block, counted, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     seconds = round(time.perf_counter() - begin, 3)
     labels = {label: counts[label] for label in in_order(counts)}
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
-    print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
+    print(block("saved in", f"{args.out}: {counted(total, 'row')}{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
     return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}
 
 
@@ -303,7 +304,9 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], lis
         data = reader.task.from_rows(rows)
         answers = reader.answer(data)
     except ValueError as error:
-        raise ValueError(f"{error}; rows are counted from row {first:,} on" if first else str(error)) from None
+        raise ValueError(
+            re.sub(r"\brow (\d+)", lambda row: f"row {int(row[1]) + first}", str(error), count=1)
+        ) from None
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 

@@ -36,7 +36,7 @@ from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
-from minibert.utils.printing import block
+from minibert.utils.printing import block, counted
 
 log = logging.getLogger("minibert")
 
@@ -102,9 +102,9 @@ class FinetuneRun(Run):
 
     @property
     def summary(self) -> str:
-        """The number of examples, and the notes, for people."""
-        dev = f", {len(self.held_out.examples):,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}; {self.computed_in}")]
+        """The number of rows, and the notes, for people."""
+        dev = f", {self.held_out.rows:,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{counted(self.encoded.rows, 'row')}{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property

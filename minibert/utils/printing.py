@@ -91,6 +91,11 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "1 class", "2,000 rows", "0 classes"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun[-1] == "s" else "s")
+
+
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     """Return the labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]

@@ -80,7 +80,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("finetune mlm long.txt", "finetune mask", "minibert finetune --help"),
         ("encode long.txt", "embed", "minibert --help"),
         ("finetune help", "--help", "minibert finetune --help"),
-        ("search x.npy one --top-k 3", "--top", "minibert search --help"),
+        ("searhc x.npy one", "search", "minibert --help"),
     ],
 )
 def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_and_its_own_help(
@@ -94,7 +94,8 @@ def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_a
     [
         ("finetune classify train.tsv --lr 1e-4", "use --learning-rate;"),
         ("finetune tag train.tsv --num-train-epochs=3", "use --epochs;"),
-        ("embed train.tsv --batch-size 8", "--batch-tokens limits"),
+        ("embed train.tsv --batch-size 8", "use --batch-tokens,"),
+        ("search x.npy one --top-k 3", "use --top;"),
         ("pretrain long.txt --output_dir x", "use --out;"),
     ],
 )
