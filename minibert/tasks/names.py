@@ -18,7 +18,7 @@ import numpy as np
 
 from minibert.config import Config
 from minibert.utils.files import parse_json
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 Names = tuple[str, ...]  # of the labels of a text
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
@@ -91,9 +91,9 @@ def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], ax
     column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
     found = [parse(label, f"row {row}") for row, label in enumerate(column)]
     if len(found) != rows:
-        raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
-    counted = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
-    first = {type(found[row]): row for row in reversed(counted)}
+        raise ValueError(f"there are {counted(rows, 'text')} and {counted(len(found), 'label')}; each text needs one")
+    known = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
+    first = {type(found[row]): row for row in reversed(known)}
     if len(first) > 1:
         one, other = sorted(first.values())[:2]
         raise ValueError(

@@ -75,7 +75,7 @@ class FinetuneRun(Run):
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
         if not encoded.examples:
             raise ValueError(
-                f"none of the {len(data):,} rows has a token that the vocabulary knows: nothing to learn from"
+                f"none of {counted(len(data), 'row')} has a token that the vocabulary knows: nothing to learn from"
             )
         if note:
             encoded = replace(encoded, notes=(note, *encoded.notes))

@@ -92,8 +92,9 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 row", "1 class", "2,000 rows", "0 classes"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun[-1] == "s" else "s")
+    """Return a number with its noun: "1 row", "0 classes", "2,000 queries"."""
+    several = re.sub("y$", "ie", noun) + ("es" if noun[-1] == "s" else "s")
+    return f"{number:,} {noun if number == 1 else several}"
 
 
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:

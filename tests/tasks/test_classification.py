@@ -214,7 +214,7 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
         (ONE, ["a", None], ValueError, r"row 1 .*None"),
         (ONE, ["a", " "], ValueError, r"row 1 .*' '"),
         (ONE, [0.0, 0.5], ValueError, r"row 1 .*0\.5"),
-        (ONE, ["a"], ValueError, r"\b2 texts.* 1 labels"),
+        (ONE, ["a"], ValueError, r"\b2 texts.* 1 label\b"),
         (ONE, "ab", TypeError, r"\bstr\b"),
         (ONE, None, TypeError, "NoneType"),
         (NUMBER, np.eye(2), TypeError, "ndarray"),
