@@ -180,7 +180,7 @@ def test_nothing_is_cut_off_and_nothing_comes_from_elsewhere(visit: Any, site: P
 )
 def test_on_a_phone_what_is_printed_keeps_its_columns_and_scrolls(visit: Any, name: str) -> None:
     page, _ = visit(name, 390, "light")
-    printed = "[...document.querySelectorAll('.cell_output > .output pre, .highlight-none pre, .prose pre')]"
+    printed = "[...document.querySelectorAll(':is(.cell_output, .highlight-none, .prose) pre:not(details pre)')]"
     styles = page.evaluate(f"{printed}.map(getComputedStyle).map(one => [one.whiteSpace, one.overflowX])")
     assert styles and {tuple(one) for one in styles} == {("pre", "auto")}
 
