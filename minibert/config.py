@@ -9,7 +9,7 @@ from minibert.families import family_of
 from minibert.families.base import Family, Unstated
 from minibert.utils.files import read_json
 from minibert.utils.printing import brief
-from minibert.utils.settings import check, check_number, setting
+from minibert.utils.settings import Settings, check, check_number, setting
 
 ACTIVATIONS = (  # the activations of model.py, whose import would need torch
     *("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"),
@@ -34,7 +34,7 @@ fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Sizes and behaviour of one checkpoint; sizes have the names of transformers 5.23 BertConfig.
 
     The defaults are BERT-base (Devlin et al. 2018, section 3). dataclasses.replace changes a field and everything that

@@ -206,12 +206,22 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     assert "minibert.load(name)" in refused(lambda: minibert.Encoder.from_pretrained("x"))
     assert "minibert.load_tokenizer(name)" in refused(lambda: minibert.Tokenizer.from_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))  # type: ignore[attr-defined]
+    assert "minibert.search(corpus, queries)" in refused(lambda: minibert.util.semantic_search([], []))  # type: ignore[attr-defined]
+    assert "loss='cosent'" in refused(lambda: minibert.CoSENTLoss(model))  # type: ignore[attr-defined]
+    assert "minibert.train.finetune(" in refused(lambda: minibert.train.Trainer(model))
     assert "load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
     batch = tokenizer(TEXT)
     assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)  # type: ignore[attr-defined]
     assert "token_type_ids" in refused(lambda: batch.sequence_ids(0))  # type: ignore[attr-defined]
     assert refused(lambda: batch.nothing) == "'Batch' object has no attribute 'nothing'"  # type: ignore[attr-defined]
     assert "width" in refused(lambda: minibert.Embedder(folder).get_sentence_embedding_dimension())  # type: ignore[attr-defined]
+
+
+TRAIN = (minibert.train.pretrain, minibert.train.distill, partial(minibert.train.finetune, "classify", [TEXT], [PAIR]))
+PUBLIC = [
+    *TRAIN,
+    *(getattr(minibert, name) for name in minibert.__all__ if name not in ("Encoder", "score", "stream", "train")),
+]
 
 
 def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
@@ -223,9 +233,22 @@ def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, toke
         "text_pair return_offsets_mapping is_split_into_words": partial(tokenizer, TEXT),
         "num_train_epochs output_dir": partial(minibert.train.finetune, "classify", [TEXT, PAIR], ["a", "b"]),
     }
+    calls |= {
+        "top_k": partial(minibert.search, [TEXT], PAIR, model=folder),
+        "top_k batch_size": partial(minibert.mine, [TEXT], model=folder),
+        "lr": partial(minibert.train.pretrain, "corpus.txt"),
+        "eval_dataset max_steps": partial(minibert.train.distill, "corpus.txt"),
+        "num_train_epochs lr random_state": minibert.FineTunedClassifier,
+        "num_heads num_layers": minibert.Config,
+        "use_fast trust_remote_code do_lower_case": partial(minibert.load_tokenizer, folder),
+        "aggregation_strategy": partial(minibert.predict, folder, [TEXT]),
+    }
     for names, call in calls.items():
         for name in names.split():
             assert f"{name}; {ARGUMENTS[name]}" in refused(partial(call, **{name: 8}))
+    for hasty in (*PUBLIC, partial(minibert.score, [TEXT], folder)):
+        assert re.search(r"has no (argument|setting) xyz; choose from \w+", refused(partial(hasty, xyz=8))), hasty
+    assert "use epochs" not in refused(lambda: minibert.embed([TEXT], folder, num_train_epochs=3))
     assert "pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
     assert "choose from" in refused(lambda: minibert.TextFeatures(folder, xyz="mean"))
 

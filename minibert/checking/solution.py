@@ -63,7 +63,9 @@ class SolutionError(ValueError):
 
 
 def load_module(path: Path) -> ModuleType:
-    """Import a file of Python. Raises SolutionError, with the line, if that fails."""
+    """Import a file of Python. Raises SolutionError, with the line, if that fails, and FileNotFoundError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file; {FILES / 'tutorials/build/my_bert.py'} is where to begin")
     spec = importlib.util.spec_from_file_location(f"checked_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise SolutionError(f"{path} is not a file of Python; its name must end in .py")
@@ -293,8 +295,6 @@ def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> l
 
     Raises SolutionError for a file that cannot be imported, ValueError for an unknown stage, FileNotFoundError.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; {FILES / 'tutorials/build/my_bert.py'} is where to begin")
     names = [stage.function for stage in STAGES]
     if only is not None and only not in names:
         raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")

@@ -31,8 +31,8 @@ from minibert.storage import hub
 from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.utils.device import check_device
 from minibert.utils.files import atomic_write, regular, user_path, write_text_atomically
-from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import MOST, brief, cut
+from minibert.utils.settings import with_settings
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -92,6 +92,7 @@ def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **h
 def load(
     name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
 ) -> tuple[Any, LoadReport]: ...
+@with_settings()
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,
@@ -103,7 +104,6 @@ def load(
     attention: str = "eager",
     model_type: str | None = None,
     report: bool = False,
-    **others: object,
 ) -> Any:
     """Load a checkpoint by Hub name or folder, in eval mode; hub.locate has the order of places to look.
 
@@ -114,7 +114,6 @@ def load(
     new_head=True requests a fresh one, untrained, with `num_labels` labels. `model_type`: "bert", ..., if config.json
     has none. Raises FileNotFoundError if there is no such checkpoint, ValueError or TypeError for what is invalid.
     """
-    refuse_unknown("load", others, ("head", "report", *Options.__annotations__))
     check_device(device)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {brief(dtype)}; expected a torch.dtype such as torch.bfloat16")
@@ -340,6 +339,7 @@ def head_of(name: str | Path) -> str | None:
     return next((head for head in found if has_head(folder, head)), None)
 
 
+@with_settings()
 def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that transformers loads bit-equal and that minibert loads back, with the tokenizer if it is known.
 

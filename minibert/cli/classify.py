@@ -30,7 +30,7 @@ def run(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
     from minibert.prediction.frozen import score_table, train
     from minibert.tasks.classification import Classification
-    from minibert.utils.printing import block
+    from minibert.utils.printing import block, counted
 
     check_folder(args.out, args.overwrite, apart=[args.model])
     if args.features and args.cache:
@@ -55,13 +55,17 @@ def run(args: Arguments) -> Figures:
     with atomic_folder(args.out, args.overwrite) as folder:
         classifier.save(folder)
     counts = ", ".join(f"{rows.known_labels.count(label):,} {label}" for label in classifier.labels)
-    print(block("data", f"{args.data}: {len(rows):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
+    print(block("data", f"{args.data}: {counted(len(rows), 'pair' if rows.pairs else 'row')} ({counts})"))
     where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
     shape = (classifier.rows, classifier.features.n_features_out_)
     print(block("features", f"{shape} by {args.model}, pooling {classifier.features.recipe_.how}, in {where}"))
     stats = getattr(classifier.features, "stats_", None)  # None: all vectors came from a cache
     if stats and stats.windowed:
-        print(block("windows", f"{stats.windowed:,} of {stats.texts:,} texts in {stats.windows:,} windows"))
+        print(
+            block(
+                "windows", f"{stats.windowed:,} of {counted(stats.texts, 'text')} in {counted(stats.windows, 'window')}"
+            )
+        )
     print(score_table(classifier))
     [(usual, most)] = Counter(rows.known_labels).most_common(1)
     majority = most / len(rows)

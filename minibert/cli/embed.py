@@ -15,7 +15,7 @@ from minibert.cli.shared import (
 )
 from minibert.tables.formats import FileSettings
 from minibert.utils.files import user_path
-from minibert.utils.printing import printable, require
+from minibert.utils.printing import counted, printable, require
 from minibert.vectors.recipe import Recipe
 
 
@@ -64,7 +64,8 @@ def run(args: Arguments) -> Figures:
     begin = time.perf_counter()
     figures = embed_many(args) if args.engine == "ray" else embed_one(args)
     if figures["windowed"]:
-        print("{windowed:,} of {rows:,} texts in {windows:,} windows".format(**figures))
+        of = counted(figures["rows"], "text")
+        print(f"{figures['windowed']:,} of {of} in {counted(figures['windows'], 'window')}")
     seconds = round(time.perf_counter() - begin, 3)
     print(f"{seconds:.2f} s with loading")
     return figures | {"seconds": seconds}
@@ -93,8 +94,10 @@ def embed_one(args: Arguments) -> Figures:
         recipe=read_options(args, Recipe),
         device=args.device,
     )
-    before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
-    print(f"{printable(str(args.out))}: {written.shape} {written.dtype}{before}; {written.description}")
+    before = f"; {counted(written.resumed_rows, 'row')} done before" if written.resumed_rows else ""
+    columns = written.columns or ()
+    read = f", column{'s'[: len(columns) - 1]} {' and '.join(map(repr, columns))}" * bool(columns)
+    print(f"{printable(str(args.out))}: {written.shape} {written.dtype}{read}{before}; {written.description}")
     if written.cosine is not None:
         print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
     return asdict(written)
@@ -122,6 +125,7 @@ def embed_many(args: Arguments) -> Figures:
         recipe=read_options(args, Recipe),
         device=args.device,
     )
-    before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
-    print(f"{printable(done.out)}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")
+    before = f"; {counted(done.resumed_shards, 'shard')} done before" if done.resumed_shards else ""
+    rows = f"{counted(done.rows, 'row')} in {counted(done.shards, 'shard')}"
+    print(f"{printable(done.out)}: {rows}{before}; {done.description}")
     return asdict(done)

@@ -27,6 +27,7 @@ from minibert import __version__
 from minibert.cli import check, checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
 from minibert.cli.shared import Arguments, Figures, in_options
 from minibert.tasks import TASKS
+from minibert.utils import habits
 from minibert.utils.files import neighbours
 from minibert.utils.printing import CONTROL, did_you_mean, is_main_process, note, printable
 
@@ -104,11 +105,20 @@ class Parser(argparse.ArgumentParser):
             if not name.startswith("-") or name == "-" or " " in word or NUMBER.match(name):
                 if self.commands and name not in self.commands:
                     every = COMMANDS if " " not in self.prog else ()  # `train` is in a group
-                    self.error(f"there is no command {name}{did_you_mean(name, [*self.commands, *every])}")
+                    habit = [
+                        f"; did you mean {ours}?"
+                        for ours, names in habits.COMMANDS.items()
+                        if name.lower() in names.split()
+                    ]
+                    near = "".join(habit) or did_you_mean(name, [*self.commands, *every])
+                    self.error(f"there is no command {name}{near}")
                 if self.commands:
                     break
             elif not name.startswith("-h") and not any(option.startswith(name) for option in self.options):
-                self.error(f"there is no option {name}{did_you_mean(name, self.options)}")
+                ours = habits.ARGUMENTS.get(name.lstrip("-").replace("-", "_"))
+                missing = f"there is no option {name}"
+                said = in_options(f"{missing}; {ours}", self.options) if ours else missing
+                self.error(said if said != missing else missing + did_you_mean(name, self.options))
         return super().parse_known_args(args, namespace)
 
     def add_subparsers(self, **settings: Any) -> Any:

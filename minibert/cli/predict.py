@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 import warnings
 from collections import Counter
@@ -23,6 +24,7 @@ from minibert.cli.shared import (
     add_masked_lm,
     add_options,
     add_overwrite,
+    check_texts,
     masked_lm,
     read_options,
     standard_input,
@@ -31,7 +33,7 @@ from minibert.tables.formats import FileSettings
 from minibert.tasks.settings import AnsweringSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
-from minibert.utils.printing import block, require
+from minibert.utils.printing import block, counted, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -182,6 +184,7 @@ def predict(args: Arguments) -> Figures:
 
 def check_rows(args: Arguments, model: str) -> None:
     """Raise ValueError for options about texts or output that contradict each other, and what check_file raises."""
+    check_texts(args, args.texts)
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
@@ -233,7 +236,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     seconds = round(time.perf_counter() - begin, 3)
     labels = {label: counts[label] for label in in_order(counts)}
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
-    print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
+    print(block("saved in", f"{args.out}: {counted(total, 'row')}{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
     return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}
 
 
@@ -303,7 +306,9 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], lis
         data = reader.task.from_rows(rows)
         answers = reader.answer(data)
     except ValueError as error:
-        raise ValueError(f"{error}; rows are counted from row {first:,} on" if first else str(error)) from None
+        raise ValueError(
+            re.sub(r"\brow (\d+)", lambda row: f"row {int(row[1]) + first}", str(error), count=1)
+        ) from None
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 
@@ -331,6 +336,7 @@ def fill_mask(args: Arguments) -> Figures:
     """Print the most probable tokens at each [MASK], with their probabilities."""
     from minibert.tasks import masked_text
 
+    check_texts(args, [args.text])
     masks = masked_text.fill_mask(args.text, masked_lm(args), args.top_k)
     for number, guesses in enumerate(masks, start=1):
         print(f"mask {number}", *(f"  {p:.4f}  {token}" for token, p in guesses), sep="\n")

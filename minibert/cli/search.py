@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_options, read_options, standard_input
+from minibert.cli.shared import Arguments, Figures, add_options, check_texts, read_options, standard_input
 from minibert.vectors.recipe import Recipe
 
 
@@ -40,6 +40,7 @@ def search(args: Arguments) -> Figures:
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
+    check_texts(args, args.queries)
     if (queries := args.queries) and (args.file, args.column) != ("-", None):
         raise ValueError("give either queries or --file, with --column")
     if not queries:

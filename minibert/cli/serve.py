@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.serving import ServerSettings
-from minibert.utils.printing import note, require
+from minibert.utils.printing import counted, note, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(args: Arguments) -> Figures:
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))
-    print(f"ended; {texts:,} texts, {tokens:,} tokens")
+    print(f"ended; {counted(texts, 'text')}, {counted(tokens, 'token')}")
     return {"address": address, "texts": texts, "tokens": tokens}
 
 

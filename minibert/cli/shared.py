@@ -1,16 +1,18 @@
 """What several commands share: flags made from settings, options, and standard input."""
 
 import argparse
+import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, BinaryIO, TypeVar
 
+from minibert.tables.formats import format_by_name
 from minibert.tasks import TASKS
 from minibert.tasks.settings import ClassificationSettings
-from minibert.utils.printing import note
+from minibert.utils.printing import cut, note
 from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
 
@@ -151,6 +153,17 @@ def masked_lm(args: Arguments) -> str:
         args.model = find_masked_lm()
         note(f"computed by {args.model}; --model names another")
     return str(args.model)
+
+
+def check_texts(args: Arguments, texts: Iterable[str]) -> None:
+    """Raise ValueError for a text that is a file or a folder, or has the name of one: its content must be meant."""
+    for text in texts:
+        if os.path.exists(text) or (re.fullmatch(r"\S+", text) and format_by_name(text)):
+            way = f"--file {shlex.quote(text)} reads it; a text of this name can come from standard input"
+            way = (
+                way if hasattr(args, "file") else "this command reads no files and has no --file; give the text itself"
+            )
+            raise ValueError(f"{cut(text)} is the name of a file or a folder, not a text; {way}")
 
 
 def standard_input() -> BinaryIO:

@@ -5,7 +5,7 @@ import importlib
 import time
 
 from minibert.bench.settings import Settings
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, check_texts, read_options
 from minibert.utils.files import user_path
 from minibert.utils.printing import block, require
 from minibert.utils.settings import integers
@@ -43,6 +43,7 @@ def trace(args: Arguments) -> Figures:
     """Follow a text through the model, on a page or as a picture of its attention."""
     from minibert.tracing import run
 
+    check_texts(args, [args.text, args.text_b or ""])
     return run.run(args, DEFAULT_MODEL)
 
 

@@ -18,7 +18,7 @@ from minibert.train.settings import (
     VocabularySettings,
 )
 from minibert.utils.files import user_path
-from minibert.utils.printing import block
+from minibert.utils.printing import block, counted
 
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # not flags of distill
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
@@ -186,7 +186,7 @@ def distill(args: Arguments) -> Figures:
     layers = prepared.settings.take or ()
     teacher = Config.from_file(hub.locate(args.teacher).folder / "config.json")
     title = student_config(teacher, layers).family.title
-    student = f"a {title} of {len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
+    student = f"a {title} of {counted(len(layers), 'layer')}, initialised with layers {', '.join(map(str, layers))}"
     print(prepared.summary)
     print(block("student", f"{student} of the teacher"), flush=True)
     return train(args, prepared)

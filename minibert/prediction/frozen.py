@@ -117,7 +117,7 @@ class Classifier:
         """Compare the predictions with the labels. Raises ValueError for a label that the classifier does not know."""
         numbers = dict.fromkeys(self.labels, 0)
         for row, label in enumerate(data.known_labels):
-            label_number(label, numbers, f"row {row} ({data.texts[row][:40]!r})")
+            label_number(label, numbers, f"{data.place(row)} ({data.texts[row][:40]!r})")
         return self.task.measure(self.answer(data), data, self.labels)
 
     def details(self) -> dict[str, Any]:

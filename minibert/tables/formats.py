@@ -118,7 +118,7 @@ class FileSettings(TextSettings):
         found = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
         if found not in FORMATS:
             raise ValueError(
-                f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its "
+                f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with --format (format=) if its "
                 "name does not end in one; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and found not in DELIMITERS:

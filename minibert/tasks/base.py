@@ -61,6 +61,11 @@ class Encoded:
     cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
 
+    @property
+    def rows(self) -> int:
+        """The number of rows, each of which may have several texts or choices."""
+        return len(self.examples) // (self.choices or 1)
+
     @cached_property
     def sha256(self) -> str:
         """The identity of the examples."""

@@ -9,7 +9,7 @@ tasks of GLUE).
 import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -37,9 +37,14 @@ class Texts:
     pairs: list[str] | None = None
     labels: list[Any] | None = None  # a name, a tuple of names, or a number for each text
     names: Sequence[str] = ()  # all names of labels in order, columns of a matrix too; (): those in `labels`, sorted
+    places: Sequence[str] = field(default=(), compare=False)  # of the rows in a file
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def place(self, row: int) -> str:
+        """Return where a row is, for a message."""
+        return self.places[row] if self.places else f"row {row}"
 
     @property
     def rows(self) -> Sequence[TextOrPair]:
@@ -130,7 +135,7 @@ class Classification(ClassificationSettings, Task):
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
         names = names if table.format == MEMORY else in_order(names)  # in a file, text of numbers is numbers
-        return Texts(texts, pairs[0] if pairs else None, labels, names)
+        return Texts(texts, pairs[0] if pairs else None, labels, names, places)
 
     def from_texts(self, texts: object, pairs: object = None) -> Texts:
         """Return unlabelled texts or pairs, all of them: missing="drop" is "error" here.
@@ -191,7 +196,7 @@ class Classification(ClassificationSettings, Task):
         if data.labels is not None:
             numbers = {name: number for number, name in enumerate(labels)}
             target = self.label_type.target
-            targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
+            targets = [{"labels": target(label, numbers, data.place(row))} for row, label in enumerate(data.labels)]
         tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
         second = tokens.second or map(len, tokens.ids)  # the first token of the second text
         stats = tokens.stats

@@ -21,8 +21,19 @@ from sklearn.metrics import f1_score, matthews_corrcoef, root_mean_squared_error
 from minibert.tables.reading import listed
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure, Prediction
-from minibert.tasks.names import ARRAYS, NUMBER, Names, array_in, as_float, as_label, in_order, is_matrix, of_matrix
-from minibert.utils.printing import beside, block, brief
+from minibert.tasks.names import (
+    ARRAYS,
+    NUMBER,
+    REGRESSION,
+    Names,
+    array_in,
+    as_float,
+    as_label,
+    in_order,
+    is_matrix,
+    of_matrix,
+)
+from minibert.utils.printing import beside, block, brief, counted
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
 
@@ -36,9 +47,11 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
     counts = Counter(labels)
     label, fewest = min(counts.items(), key=lambda item: item[1], default=("", 0))
     if len(counts) < 2 or len(counts) == len(labels) > 2 or fewest < least:
+        numbers = len(counts) > 2 and all(map(NUMBER.fullmatch, counts))
         raise ValueError(
-            f"the labels of {len(labels)} rows cannot be learned: they have {len(counts)} classes, the smallest "
-            f"{brief(label)} with {fewest} rows; at least 2 classes are needed, of several rows each ({least} or more)"
+            f"the labels of {counted(len(labels), 'row')} cannot be learned: they have {counted(len(counts), 'class')}"
+            f", the smallest {brief(label)} with {counted(fewest, 'row')}; at least 2 classes are needed, "
+            f"{'one' if least < 2 else 'each'} of {max(least, 2)} rows or more{REGRESSION if numbers else ''}"
         )
 
 
@@ -197,8 +210,8 @@ class MultiLabel:
         counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
             raise ValueError(
-                f"the labels of {len(labels)} rows cannot be learned: all have the same ones, or no two rows share one "
-                f"({listed(list(counts))}); is {self.separator!r} the separator?"
+                f"the labels of {counted(len(labels), 'row')} cannot be learned: all have the same ones, or no two "
+                f"rows share one ({listed(list(counts))}); is {self.separator!r} the separator?"
             )
 
     def target(self, label: Names, numbers: Mapping[str, int], where: str) -> list[float]:
@@ -272,7 +285,7 @@ class Regression:
         """Raise ValueError for numbers that are all equal."""
         if len(set(labels)) < 2:
             raise ValueError(
-                f"the labels of {len(labels)} rows cannot be learned: a regression needs different numbers"
+                f"the labels of {counted(len(labels), 'row')} cannot be learned: a regression needs different numbers"
             )
 
     def target(self, label: float, numbers: Mapping[str, int], where: str) -> float:

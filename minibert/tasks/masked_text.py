@@ -39,7 +39,7 @@ from minibert.tasks.settings import MaskedTextSettings
 from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.utils.device import move
-from minibert.utils.printing import block, progress_bar
+from minibert.utils.printing import block, counted, progress_bar
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -240,8 +240,8 @@ class MaskedText(MaskedTextSettings, Task):
             )
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         note = (
-            f"{len(data):,} lines of {len(data.documents):,} documents, {tokens:,} tokens, fill {len(examples):,} rows "
-            f"of up to {max_length}; nothing is truncated"
+            f"{counted(len(data), 'line')} of {counted(len(data.documents), 'document')}, {tokens:,} tokens, "
+            f"fill {counted(len(examples), 'row')} of up to {max_length}; nothing is truncated"
         )
         return Encoded(examples, notes=(note,))
 

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from minibert.utils.printing import beside, block, table
+from minibert.utils.printing import beside, block, counted, table
 
 Item = TypeVar("Item")
 
@@ -105,7 +105,7 @@ def correlation(true: Sequence[float], predicted: Sequence[float]) -> float:
 def accuracy_text(accuracy: float, rows: int, baseline: str) -> str:
     """Return an accuracy with its standard error, beside a baseline."""
     error = standard_error(accuracy, rows)
-    return block("accuracy", f"{accuracy:.3f} ± {error:.3f} (standard error), {rows:,} rows; {baseline}")
+    return block("accuracy", f"{accuracy:.3f} ± {error:.3f} (standard error), {counted(rows, 'row')}; {baseline}")
 
 
 def class_table(name: str, classes: Mapping[str, ClassScore], rows: str = "rows") -> str:

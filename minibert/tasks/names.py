@@ -18,12 +18,13 @@ import numpy as np
 
 from minibert.config import Config
 from minibert.utils.files import parse_json
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 Names = tuple[str, ...]  # of the labels of a text
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
 COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # a number with a decimal comma, perhaps
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)  # 1,234 is 1234 to some and 1.234 to others
+REGRESSION = "; `minibert finetune classify --regression` learns numbers (regression=)"
 UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, ...
 ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
 PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']
@@ -59,7 +60,8 @@ def as_label(label: object, where: str) -> str | int:
         return bool(label)
     if isinstance(label, int | np.integer) or (isinstance(label, float | np.floating) and float(label).is_integer()):
         return int(label)
-    raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer")
+    hint = REGRESSION if isinstance(label, float | np.floating) else ""
+    raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer{hint}")
 
 
 def as_float(value: object) -> float:
@@ -89,9 +91,9 @@ def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], ax
     column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
     found = [parse(label, f"row {row}") for row, label in enumerate(column)]
     if len(found) != rows:
-        raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
-    counted = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
-    first = {type(found[row]): row for row in reversed(counted)}
+        raise ValueError(f"there are {counted(rows, 'text')} and {counted(len(found), 'label')}; each text needs one")
+    known = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
+    first = {type(found[row]): row for row in reversed(known)}
     if len(first) > 1:
         one, other = sorted(first.values())[:2]
         raise ValueError(

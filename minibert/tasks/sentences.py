@@ -24,7 +24,7 @@ from minibert.tables.formats import CANDIDATES, DELIMITERS, is_doubtful, setting
 from minibert.tables.reading import Table, listed
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 WORDS = ("word", "words", "token", "tokens", "form")  # usual names of columns, the likeliest first
@@ -189,10 +189,10 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     found = [sentence for sentence in sentences if sentence]
     check_sentences(found, file.name, tagged and not (layout.header or layout.chosen))
     counts = (
-        (len(comments), "lines that begin with # are comments, and are left out"),
-        (len(ranges), "lines have numbers such as 1-2 or 1.1, so they are not words, and are left out"),
+        (len(comments), "left out: comments, which begin with #"),
+        (len(ranges), "left out: numbers such as 1-2 or 1.1 are of no word"),
     )
-    notes = [f"{count:,} {text}" for count, text in counts if count]
+    notes = [f"{counted(count, 'line')} {text}" for count, text in counts if count]
     if not layout.chosen and (layout.word, layout.tag) != (0, width - 1):
         notes.append(f"column {layout.word + 1} is read as the word, and column {layout.tag + 1} of {width} as its tag")
     words_of, tags_of = ([[one[part] for one in sentence] for sentence in found] for part in (0, 1))

@@ -26,7 +26,8 @@ from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.metrics import correlation
 from minibert.tasks.names import as_float
-from minibert.utils.printing import block, brief
+from minibert.utils.printing import block, brief, counted
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
@@ -55,10 +56,12 @@ class Measured:
 
     def __str__(self) -> str:
         found = [f"{name} {value:.4f} ± {self.errors[name]:.4f}" for name, value in self.figures.items()]
-        of = "" if self.texts is None else f" among {self.texts:,} texts"
-        return block("vectors", f"{self.rows:,} {'pairs' if self.texts is None else 'queries'}{of}", *found)
+        of = "" if self.texts is None else f" among {counted(self.texts, 'text')}"
+        rows = counted(self.rows, "pair" if self.texts is None else "query")
+        return block("vectors", rows + of, *found)
 
 
+@with_settings(Recipe)
 def measure_similarity(
     texts: Sequence[str],
     pairs: Sequence[str],
@@ -74,7 +77,10 @@ def measure_similarity(
     columns of different lengths, scores that are not finite or all equal, and a text whose vector has length 0.
     """
     if not len(texts) == len(pairs) == len(scores):
-        raise ValueError(f"{len(texts)} texts, {len(pairs)} pairs and {len(scores)} scores; each row needs all three")
+        raise ValueError(
+            f"{counted(len(texts), 'text')}, {counted(len(pairs), 'pair')}, {counted(len(scores), 'score')}; each row "
+            "needs all three"
+        )
     given = different_scores([as_number(score, f"row {row}") for row, score in enumerate(scores)])
     embedder = Embedder(model, recipe, device, **settings)
     return similarity_of(embedder(list(texts)), embedder(list(pairs)), given)
@@ -104,6 +110,7 @@ def bootstrap_error(x: NDArray[np.float64], y: NDArray[np.float64], draws: NDArr
     return float(np.std([correlation(x[rows], y[rows]) for rows in draws]))
 
 
+@with_settings(Recipe)
 def measure_retrieval(
     queries: Sequence[str],
     texts: Sequence[str],
@@ -118,7 +125,7 @@ def measure_retrieval(
     ValueError for columns of different lengths or fewer than 2 different texts.
     """
     if len(queries) != len(texts):
-        raise ValueError(f"{len(queries)} queries and {len(texts)} texts; each row needs both")
+        raise ValueError(f"{counted(len(queries), 'query')} and {counted(len(texts), 'text')}; each row needs both")
     numbers, right = right_texts(queries, texts)
     embedder = Embedder(model, recipe, device, **settings)
     return retrieval_of(embedder(list(right)), embedder(list(numbers)), list(right.values()))
@@ -128,7 +135,7 @@ def right_texts(queries: Sequence[Any], texts: Sequence[Any]) -> tuple[dict[Any,
     """Return the number of each different text, and by each different query the numbers of its texts."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if len(numbers) < 2:
-        raise ValueError(f"there are {len(numbers)} different texts; a search needs at least 2")
+        raise ValueError(f"a search needs at least 2 different texts, and finds {counted(len(numbers), 'text')}")
     right: dict[Any, set[int]] = {}
     for query, text in zip(queries, texts, strict=False):
         right.setdefault(query, set()).add(numbers[text])

@@ -125,6 +125,9 @@ class TruncationWarning(UserWarning):
         )
 
 
+ENOUGH = 20  # tokens that say something about their language
+
+
 class UnknownTokensWarning(UserWarning):
     """Most of the text is not in the vocabulary and became [UNK]."""
 
@@ -154,9 +157,10 @@ class TokenStats:
             warnings.warn(cut, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:
+            language = "does not cover this language or script; choose a checkpoint that was trained on it"
             warnings.warn(
-                f"{self.unknown} of {total} tokens are {unknown_token}: the vocabulary does not cover this language "
-                "or script; choose a checkpoint that was trained on it",
+                f"{self.unknown} of {total} tokens are {unknown_token}: the vocabulary "
+                f"{language if total >= ENOUGH else 'has none for these characters'}",
                 UnknownTokensWarning,
                 stacklevel,
             )

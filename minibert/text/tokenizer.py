@@ -53,7 +53,7 @@ from minibert.text.tokenizer_settings import (
 from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
-from minibert.utils.settings import check_number
+from minibert.utils.settings import check_number, with_settings
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
@@ -74,6 +74,7 @@ class Tokenizer(TransformersNames):
     content of tokenizer_config.json. source: the name of the definition in errors.
     """
 
+    @with_settings()
     def __init__(
         self,
         definition: Mapping[str, Any],
@@ -270,6 +271,7 @@ class Tokenizer(TransformersNames):
 
     # -- ids to text, and the vocabulary
 
+    @with_settings()
     def decode(self, ids: Sequence[int] | Tensor, *, skip_special_tokens: bool = False) -> str:
         """Return the text of one row of ids, approximately: case, accents and some spaces are lost."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
@@ -354,6 +356,7 @@ class Tokenizer(TransformersNames):
         return self._build(with_prefix_space(self._definition, True))
 
 
+@with_settings()
 def load_tokenizer(
     name: str | Path,
     *,

@@ -31,6 +31,7 @@ from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import check_file
 from minibert.utils.plotting import heat_map, pyplot, save_figure
 from minibert.utils.printing import block
+from minibert.utils.settings import with_settings
 
 EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
     "sum": Place("embedding sum")
@@ -54,6 +55,7 @@ class Trace(Journey):
         ).format(self.to_html())
 
 
+@with_settings()
 def trace(
     encoder: Encoder | MaskedLM,
     tokenizer: Tokenizer,

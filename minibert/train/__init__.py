@@ -25,6 +25,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from minibert.utils.habits import unknown_attribute
+
 if TYPE_CHECKING:
     from minibert.train.distillation import distill
     from minibert.train.estimator import finetune
@@ -36,5 +38,5 @@ __all__ = ["distill", "finetune", "pretrain"]
 
 def __getattr__(name: str) -> object:
     if name not in MODULES:
-        raise AttributeError(f"module 'minibert.train' has no attribute {name!r}; it has {', '.join(MODULES)}")
+        raise unknown_attribute("module minibert.train", name, MODULES)
     return getattr(importlib.import_module(f"minibert.train.{MODULES[name]}"), name)

@@ -64,6 +64,7 @@ from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
 from minibert.utils.files import user_path
+from minibert.utils.settings import with_settings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
 CARRIED = (  # from the teacher's config to the student's
@@ -347,6 +348,7 @@ class SoftLabels(Loss):
 # From Python
 
 
+@with_settings(DistillSettings, DistillClassifierSettings)
 def distill(
     data: object,
     *,

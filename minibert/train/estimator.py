@@ -30,6 +30,7 @@ from minibert.train.settings import FinetuneSettings
 from minibert.utils.device import choose_device
 from minibert.utils.files import user_path
 from minibert.utils.habits import refuse_unknown
+from minibert.utils.settings import with_settings
 
 log = logging.getLogger("minibert")
 
@@ -71,7 +72,12 @@ def finetune(
     if out is not None:
         check_out(user_path(out), overwrite, model)
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
-    refuse_unknown("finetune", settings, [one.name for one in (*fields(kind), *fields(FinetuneSettings))], "setting")
+    refuse_unknown(
+        "finetune",
+        settings,
+        ["out", "dev", *(one.name for one in (*fields(kind), *fields(FinetuneSettings)))],
+        "setting",
+    )
     own = {one.name: settings.pop(one.name) for one in fields(kind) if one.name in settings}
     chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
@@ -126,6 +132,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tokenizer_, loss_curve_ (a value for each step), notes_ (texts that were truncated, a head that was replaced).
     """
 
+    @with_settings()
     def __init__(
         self,
         model: str | os.PathLike[str] = "distilbert-base-uncased",

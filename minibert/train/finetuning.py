@@ -36,7 +36,7 @@ from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
-from minibert.utils.printing import block
+from minibert.utils.printing import block, counted
 
 log = logging.getLogger("minibert")
 
@@ -75,7 +75,7 @@ class FinetuneRun(Run):
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
         if not encoded.examples:
             raise ValueError(
-                f"none of the {len(data):,} rows has a token that the vocabulary knows: nothing to learn from"
+                f"none of {counted(len(data), 'row')} has a token that the vocabulary knows: nothing to learn from"
             )
         if note:
             encoded = replace(encoded, notes=(note, *encoded.notes))
@@ -102,9 +102,9 @@ class FinetuneRun(Run):
 
     @property
     def summary(self) -> str:
-        """The number of examples, one for all texts of a row, and the notes, for people."""
-        dev = f", {len(self.dev):,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{self.batches().rows:,} examples{dev}; {self.computed_in}")]
+        """The number of rows, and the notes, for people."""
+        dev = f", {self.held_out.rows:,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{counted(self.encoded.rows, 'row')}{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property

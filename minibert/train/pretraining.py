@@ -32,6 +32,7 @@ from minibert.train.run import Goal, Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.utils.files import read_json, regular, user_path
 from minibert.utils.printing import block
+from minibert.utils.settings import with_settings
 
 HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
@@ -263,6 +264,7 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
     return {name: sums[name] / max(1, sums[""]) for name in ("unigram", "bigram")}
 
 
+@with_settings(PretrainSettings)
 def pretrain(
     corpus: str | os.PathLike[str],
     *,

@@ -41,7 +41,7 @@ from minibert.utils.device import choose_device, choose_dtype
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.utils.plotting import pyplot, save_figure
-from minibert.utils.printing import block
+from minibert.utils.printing import block, counted, note
 
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
@@ -174,6 +174,8 @@ class Run(ABC):
             optimizer = new_optimizer(model, settings)
             progress = checkpointer.resume(model, optimizer)
             tokens = progress.tokens
+            if progress.step and context.is_main:
+                note(f"resumed in {folder}, after {counted(progress.step, 'step')}")
             goal = self.goal(model)
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             with delayed_signals() as signals:

@@ -3,6 +3,7 @@
 An error for such a name says what ours is. tutorials/HABITS.md lists all of them, with those that work as they are.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,24 @@ ATTRIBUTES = {
     "max_seq_length": "Recipe(max_length=...) sets it, tokenizer.max_length has it",
     "tokenize": "tokenizer.tokenize(text)",
     "similarity": "for vectors with normalize=True it is a @ b.T",
+    "util": "minibert.search(corpus, queries) and minibert.mine(texts)",
+    "semantic_search": "minibert.search(corpus, queries)",
+    "paraphrase_mining": "minibert.mine(texts)",
+    "SentenceTransformerTrainer": "minibert.train.finetune('embed', data)",
+    "losses": "minibert.train.finetune('embed', data, loss=...)",
+    "MultipleNegativesRankingLoss": "minibert.train.finetune('embed', pairs)",
+    "CachedMultipleNegativesRankingLoss": "minibert.train.finetune('embed', pairs, accumulate=8)",
+    "CoSENTLoss": "minibert.train.finetune('embed', data, loss='cosent')",
+    "CosineSimilarityLoss": "minibert.train.finetune('embed', data, loss='cosine')",
+    "EmbeddingSimilarityEvaluator": "minibert.measure_similarity(texts, pairs, scores, name)",
+    "InformationRetrievalEvaluator": "minibert.measure_retrieval(queries, texts, name)",
+    "TfidfVectorizer": "minibert.TextFeatures(name)",
+    "LogisticRegression": "scikit-learn's, after minibert.TextFeatures(name)",
+    "SGDClassifier": "minibert.FineTunedClassifier(name)",
 }
 # Arguments, of functions and of settings.
 ARGUMENTS = {
-    "batch_size": "batch_tokens= limits the tokens in a batch",
+    "batch_size": "use batch_tokens=, the tokens in a batch",
     "normalize_embeddings": "use normalize=",
     "convert_to_tensor": "vectors are a numpy array; torch.from_numpy makes a tensor of it",
     "convert_to_numpy": "vectors are a numpy array; leave it out",
@@ -76,7 +91,31 @@ ARGUMENTS = {
     "return_overflowing_tokens": "use tokenizer.encode_texts(texts, long='windows')",
     "return_special_tokens_mask": "a batch always has special_tokens_mask; leave it out",
     "return_token_type_ids": "a batch always has token_type_ids; leave it out",
+    "top_k": "use top=",
+    "num_heads": "use num_attention_heads=",
+    "num_layers": "use num_hidden_layers=",
+    "use_fast": "there is one tokenizer; leave it out",
+    "do_lower_case": "use lowercase=",
+    "max_steps": "use steps=",
+    "eval_dataset": "use dev=",
+    "random_state": "use seed=",
+    "cache_dir": "MINIBERT_WEIGHTS or HF_HUB_CACHE in the environment names it",
+    "trust_remote_code": "code of checkpoints is never run; leave it out",
+    "aggregation_strategy": "entities are joined; leave it out",
     "stride": "use tokenizer.encode_texts(texts, long='windows', stride=...)",
+}
+# Commands, and what people call them.
+COMMANDS = {
+    "finetune classify": "text-classification sequence-classification sentiment-analysis",
+    "finetune tag": "ner pos token-classification",
+    "finetune answer": "qa squad question-answering",
+    "finetune choose": "swag multiple-choice",
+    "finetune mask": "mlm masked-lm",
+    "finetune embed": "sts simcse sentence-transformers",
+    "embed": "encode vectors",
+    "fill-mask": "unmask",
+    "score": "perplexity",
+    "--help": "help",
 }
 
 
@@ -85,7 +124,9 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], wha
     for name in given:
         if name not in known:
             near = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
-            raise TypeError(f"{owner} has no {what} {name}{f'; {ARGUMENTS[name]}' if name in ARGUMENTS else near}")
+            hint = ARGUMENTS.get(name, "use =")
+            ours = re.match(r"use (\w*)=", hint)
+            raise TypeError(f"{owner} has no {what} {name}{near if ours and ours[1] not in known else f'; {hint}'}")
 
 
 def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:

@@ -48,16 +48,17 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str], least: float = 0.6) -> str:
     """Return "; did you mean A or B?" with the names most like a word, or "" if none is close.
 
-    Only the last part of a name counts: `name` in owner/name, `train` in `classify train`, `model` in --model.
+    Only the last part of a name counts: `name` in owner/name, `train` in `classify train`, `model` in --model. least:
+    of difflib's ratio.
     """
     parts: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         parts.setdefault(last_part(name), []).append(name)
     last = last_part(word)
-    close = [last] if last in parts else difflib.get_close_matches(last, parts, n=1)
+    close = [last] if last in parts else difflib.get_close_matches(last, parts, 1, least)
     near = [name for part in close for name in parts[part]]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
@@ -89,6 +90,12 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = "  ".join(f"{{:{'<' if number < left else '>'}{width}}}" for number, width in enumerate(widths))
     return "\n".join(line.format(*row).rstrip() for row in rows)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "0 classes", "2,000 queries"."""
+    several = re.sub("y$", "ie", noun) + ("es" if noun[-1] == "s" else "s")
+    return f"{number:,} {noun if number == 1 else several}"
 
 
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:

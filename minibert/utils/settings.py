@@ -3,17 +3,21 @@
 The command line (cli/shared.py) makes its flags from these fields, and `check` holds every value to its limits.
 """
 
+import inspect
 import operator
+import re
 import sys
 import typing
+from collections.abc import Callable
 from dataclasses import field, fields
-from functools import cache
+from functools import cache, wraps
 from types import NoneType, UnionType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 
 
@@ -50,6 +54,35 @@ class Settings:
         """Refuse unknown names; __init__ then sets the fields."""
         refuse_unknown(cls.__name__, settings, [one.name for one in fields(cls)], "setting")  # type: ignore[arg-type]  # a dataclass
         return super().__new__(cls)
+
+
+def with_settings(*settings: type) -> Callable[[Function], Function]:
+    """Make a function answer an unknown keyword with what minibert calls it, or the nearest name.
+
+    settings: dataclasses whose fields it takes as **settings; its signature, which help(), notebooks and scikit-learn
+    read, then names each with its default.
+    """
+
+    def decorated(function: Function) -> Function:
+        signature = inspect.signature(function)
+        named = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        for one in [one for kind in settings for one in fields(kind)]:
+            parameter = inspect.Parameter(
+                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type
+            )
+            named.setdefault(one.name, parameter)
+        owner = re.sub(r"\.__\w+__$", "", function.__qualname__)
+        known = [name for name in named if name != "self"]
+
+        @wraps(function)
+        def answering(*given: Any, **keywords: Any) -> Any:
+            refuse_unknown(owner, keywords, known)
+            return function(*given, **keywords)
+
+        answering.__signature__ = signature.replace(parameters=[*named.values()])  # type: ignore[attr-defined]
+        return typing.cast(Function, answering)
+
+    return decorated
 
 
 @cache

@@ -36,19 +36,20 @@ from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.habits import Habits, refuse_unknown
+from minibert.utils.habits import Habits
 from minibert.utils.printing import brief, progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
-from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe
 
 GPU_TEXTS = 32768  # in a chunk on a GPU: its batches are large, and their pipeline ends with each chunk
 SAMPLES = 32  # texts that calibrate int8
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
 
-@with_settings
+@with_settings(Recipe)
 def embed(
     texts: object,
     model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
@@ -97,7 +98,7 @@ class Embedder(Habits):
 
     stats = TokenStats()
 
-    @with_settings
+    @with_settings(Recipe)
     def __init__(
         self,
         model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
@@ -223,6 +224,7 @@ class Embedder(Habits):
 
     # -- texts to vectors
 
+    @with_settings()
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
         """Return one vector per text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
         rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
@@ -255,6 +257,7 @@ class Embedder(Habits):
 
         yield from map(tokenize, texts) if self.engine.device.type == "cpu" else map_ahead(tokenize, texts)
 
+    @with_settings()
     def encode(
         self,
         texts: object,
@@ -262,13 +265,8 @@ class Embedder(Habits):
         normalize_embeddings: bool = False,
         convert_to_tensor: bool = False,
         convert_to_numpy: bool = True,
-        **others: object,
     ) -> Any:
-        """Return vectors as sentence-transformers' call of this name does, of a str one vector.
-
-        Raises TypeError for its other arguments, naming what is here in their place.
-        """
-        refuse_unknown("encode", others, ("texts", "normalize_embeddings", "convert_to_tensor", "convert_to_numpy"))
+        """Return vectors as sentence-transformers' call of this name does, of a str one vector."""
         vectors = self(texts)
         vectors = vectors[0] if isinstance(texts, str) else vectors
         found = F.normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors

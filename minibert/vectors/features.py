@@ -24,11 +24,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from minibert.tables.texts import TEXTS, are_pairs, as_texts_or_pairs
 from minibert.utils.files import user_path
-from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
-from minibert.vectors.recipe import Recipe, with_settings
+from minibert.vectors.recipe import Recipe
 
 
 class MemoryRows:
@@ -125,7 +125,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
-    @with_settings
+    @with_settings(Recipe)
     def __init__(
         self,
         model: str | os.PathLike[str] = "distilbert-base-uncased",
@@ -138,7 +138,6 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.device = device
         self.cache = cache
         defaults = {one.name: one.default for one in fields(Recipe)}
-        refuse_unknown("TextFeatures", settings, defaults, "setting")
         self.__dict__.update(defaults | settings)
 
     @classmethod

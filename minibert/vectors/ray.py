@@ -50,9 +50,10 @@ from minibert.text.tokenized import TokenStats
 from minibert.utils.files import final_name, user_path
 from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.parts import work_folder
-from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe
 from minibert.vectors.shards import Columns, Shard, check_alike, embed_shard, find_shards, finished, read_shard
 from minibert.vectors.stream import Summary, counts
 
@@ -78,7 +79,7 @@ class Embedded(Summary):
 # Files
 
 
-@with_settings
+@with_settings(Recipe)
 def embed_shards(
     pattern: str | os.PathLike[str],
     out: str | os.PathLike[str],

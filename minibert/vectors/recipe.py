@@ -6,11 +6,10 @@ L layers, D hidden size.
 
 from __future__ import annotations
 
-import inspect
 import operator
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from minibert.utils.printing import brief
 from minibert.utils.settings import Settings, check, integers, setting
@@ -18,8 +17,6 @@ from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
     from minibert.config import Config
-
-Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -138,18 +135,3 @@ def as_layers(layers: object) -> tuple[int, ...]:
 
 DEFAULT = Recipe()
 CLS = Recipe("cls")
-
-
-def with_settings(function: Function) -> Function:
-    """Give a function that takes the settings of a Recipe as **settings a signature that names each with its default.
-
-    help(), notebooks and scikit-learn read that signature.
-    """
-    signature = inspect.signature(function)
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    settings = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
-        for one in fields(Recipe)
-    ]
-    function.__signature__ = signature.replace(parameters=[*named, *settings])  # type: ignore[attr-defined]
-    return function

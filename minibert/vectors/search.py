@@ -30,7 +30,7 @@ from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
 from minibert.utils.files import regular, user_path
 from minibert.utils.printing import cut, progress_bar
-from minibert.utils.settings import check_number
+from minibert.utils.settings import check_number, with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.readable import Matrix
@@ -126,6 +126,7 @@ def embedder_of(
     return embedder
 
 
+@with_settings(Recipe)
 def search(
     corpus: Texts,
     queries: str | Sequence[str],
@@ -156,6 +157,7 @@ def search(
     ]
 
 
+@with_settings(Recipe)
 def mine(
     corpus: Texts,
     *,

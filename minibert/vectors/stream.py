@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from glob import has_magic
 from itertools import chain, groupby, islice
@@ -21,17 +21,19 @@ from typing import Any
 
 import torch
 
+from minibert.tables.formats import FORMATS
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import matching_files, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
+from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Chunk, Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.readable import Matrix
-from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
+from minibert.vectors.recipe import DEFAULT, Recipe
 
 DTYPES = ("float32", "float16")
 
@@ -57,6 +59,7 @@ class Written(Summary):
     dtype: str
     resumed_rows: int  # computed by an earlier, interrupted run
     kernels: str  # how they were computed
+    columns: tuple[str, ...] | None = None  # of the texts, in a file that has columns
     cosine: float | None = None  # in int8, the smallest to float32 among some texts; None: not measured
 
 
@@ -97,7 +100,8 @@ def embed_file(
         missing=settings.get("missing", recipe.missing),
     )
     with closing(TextFiles(path, open_file)) as texts:
-        return embed_stream(texts, out, model, recipe=recipe, **settings)
+        written = embed_stream(texts, out, model, recipe=recipe, **settings)
+        return replace(written, columns=texts.file.names if texts.file.format in FORMATS[1:] else None)
 
 
 class TextFiles:
@@ -152,7 +156,7 @@ class TextFiles:
         self.file.stream.close()
 
 
-@with_settings
+@with_settings(Recipe)
 def embed_stream(
     texts: Iterable[str] | TextFiles,
     out: str | os.PathLike[str],
@@ -216,7 +220,7 @@ def written(parts: Parts, out: Path, embedder: Embedder, computed: int, cosine: 
     embedder.warn(stats)
     return Written(
         out=str(out),
-        **counts(stats),
+        **counts(stats),  # type: ignore[arg-type]  # no columns
         description=embedder.description,
         shape=(parts.rows, embedder.width),
         dtype=parts.dtype,

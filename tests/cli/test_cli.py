@@ -238,6 +238,7 @@ def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoin
         "dtype": "float32",
         "rows": 3,
         "resumed_rows": 0,
+        "columns": None,
         "tokens": 10,
         "truncated": 0,
         "windowed": 0,
@@ -248,6 +249,17 @@ def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoin
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy", "x.npy.json"]
+
+
+def test_embed_says_which_column_it_read(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "kunden.csv").write_text("Kunde,Text,Note\nA,good film,1\nB,bad film,2\n")
+    (tmp_path / "pairs.csv").write_text("question,answer\ngood film,bad film\n")
+    for argv, said in (
+        (["kunden.csv"], "x.npy: (2, 24) float32, column 'Text';"),
+        (["pairs.csv", "--text", "question", "--pair", "answer"], "(1, 24) float32, columns 'question' and 'answer';"),
+    ):
+        argv = ["embed", tmp_path / argv[0], *argv[1:], "--out", tmp_path / "x.npy", "--model", checkpoint]
+        assert said in printed(run(*argv, "--overwrite"))
 
 
 # -- classify

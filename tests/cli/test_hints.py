@@ -1,5 +1,6 @@
 """What the command line says to a wrong request: the nearest name, and advice in words of the command line alone."""
 
+import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from support.words import write_words_checkpoint
 
 from minibert.cli.main import COMMANDS, main
-from minibert.cli.shared import in_options
+from minibert.cli.shared import check_texts, in_options
 
 Refuse = Callable[[str], str]
 # What only Python takes: an argument, a call, a name with an underscore that no file has.
@@ -74,12 +75,49 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "minibert finetune classify --help",
         ),
         ("distill train.tsv --epoch_s=1 --out x", "--epochs", "minibert distill --help"),
+        ("finetune NER train.conll", "finetune tag", "minibert finetune --help"),
+        ("qa squad.json", "finetune answer", "minibert --help"),
+        ("finetune mlm long.txt", "finetune mask", "minibert finetune --help"),
+        ("encode long.txt", "embed", "minibert --help"),
+        ("finetune help", "--help", "minibert finetune --help"),
+        ("searhc x.npy one", "search", "minibert --help"),
     ],
 )
 def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_and_its_own_help(
     line: str, near: str, help: str, refuse: Refuse
 ) -> None:
     assert re.search(rf"; did you mean {near}( or [^;]+)?\?; see `{help}`", refuse(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("finetune classify train.tsv --lr 1e-4", "use --learning-rate;"),
+        ("finetune tag train.tsv --num-train-epochs=3", "use --epochs;"),
+        ("embed train.tsv --batch-size 8", "use --batch-tokens,"),
+        ("search x.npy one --top-k 3", "use --top;"),
+        ("pretrain long.txt --output_dir x", "use --out;"),
+    ],
+)
+def test_an_option_of_other_libraries_is_answered_with_ours(line: str, ours: str, refuse: Refuse) -> None:
+    assert f"; {ours}" in refuse(line)
+
+
+TEXTS = ["predict sentiment", "classify predict sentiment", "score", "search x.npy", "fill-mask", "trace", "trace good"]
+A_FILE = ["train.tsv", "sentiment", "nofile.tsv", "no/such.jsonl.gz", "*.csv", "./long.txt"]
+
+
+@pytest.mark.parametrize("command", TEXTS)
+@pytest.mark.parametrize("name", A_FILE)
+@pytest.mark.usefixtures("place")
+def test_the_name_of_a_file_is_no_text(command: str, name: str, refuse: Refuse) -> None:
+    said = refuse(f"{command} {name}")
+    assert f"error: {name} is the name of a file" in said and "--file" in said
+
+
+@pytest.mark.parametrize("text", ["and/or", "e.g. this.", "readme", "", "a. tsv", "the end.", "a.b", "good\tin a.txt"])
+def test_an_ordinary_text_is_no_file(text: str, place: Path) -> None:
+    check_texts(argparse.Namespace(file=None), [text])
 
 
 def test_what_is_left_over_points_to_the_help_of_its_command(refuse: Refuse) -> None:
@@ -96,6 +134,7 @@ def test_what_is_left_over_points_to_the_help_of_its_command(refuse: Refuse) -> 
         ("inspect all-MiniLM-L6v2", "all-MiniLM-L6-v2"),
         ("evaluate sentiment trian.tsv", "train.tsv"),
         ("finetune classify train.csv --out x", "train.tsv"),
+        ("embed long.txt --out y.npy --model bert-base-uncsed", "bert-base-uncased"),
     ],
 )
 @pytest.mark.usefixtures("place")
@@ -105,6 +144,16 @@ def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(
     said = refuse(line)
     assert f"did you mean {near}" in said
     assert "by hand" not in said
+
+
+@pytest.mark.usefixtures("place")
+def test_a_checkpoint_that_is_missing_is_answered_with_one_that_is_here(refuse: Refuse) -> None:
+    for name in ("distilbert-base-uncased", "bert-large-uncased"):
+        said = refuse(f"embed long.txt --out y.npy --model {name}")
+        assert "; all-MiniLM-L6-v2 is on this machine: --model all-MiniLM-L6-v2;" in said
+        assert "did you mean" not in said
+    assert "on this machine" not in refuse("predict nosuchfolder text")
+    assert "model.safetensors is a file, and a checkpoint is a folder" in refuse("inspect sentiment/model.safetensors")
 
 
 @pytest.mark.usefixtures("place")

@@ -142,8 +142,8 @@ def test_the_command_writes_sample_files_and_names_the_folder(checkpoint: Path, 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (5, r"--rows is 5\b.* 1 classes"),
-        (12, r"'0'.* 2 rows.*\b4 or more"),
+        (5, r"--rows is 5\b.* 1 class\b"),
+        (12, r"'0'.* 2 rows.*\b4 rows or more"),
     ],
 )
 def test_first_rows_of_a_single_class_are_refused_with_a_hint(

@@ -129,14 +129,14 @@ def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        (["a"] * 24, {}, r"\b24 rows.* 1 classes"),
+        (["a"] * 24, {}, r"\b24 rows.* 1 class\b"),
         ([f"label {row}" for row in range(24)], {}, r"\b24 classes"),
         (["a", "b"] * 11 + ["a"], {}, r"\b24 texts.* 23 labels"),
         (["a", "b"] * 11 + ["a", math.nan], {}, r"row 23 .* nan\b"),
         (["a", "b"] * 11 + [None, "b"], {}, r"row 22 .* None"),
         (["a", " "] * 12, {}, r"row 1 .*' '"),
         ([0.5, 1.5] * 12, {}, r"row 0 .*0\.5"),
-        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, r"'b'.* 4 rows.*\b5 or more"),
+        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, r"'b'.* 4 rows.*\b5 rows or more"),
         (LABELS, {"grid": "fine"}, r"grid is 'fine'.*tutorial, log"),
         (LABELS, {"grid": []}, r"\bC\b"),
         (LABELS, {"grid": [1.0, -1.0]}, r"\bC\b"),

@@ -119,6 +119,11 @@ def test_links_to_the_source_lead_to_annotated_pages_and_every_diagram_is_shown(
     assert {path.stem for path in DIAGRAMS.glob("*.svg")} == set(re.findall(r'id="diagram-(\w+)-title"', shown))
 
 
+def test_the_first_notebook_links_the_annotated_source(site: Path) -> None:
+    page = (site / "tutorials" / "1_first_contact.html").read_text("utf-8")
+    assert re.search(r'href="site/source\.html"[^>]*><span[^>]*>annotated source<', page)
+
+
 # -- in a browser
 
 # What a reader cannot see and cannot scroll to. Furo keeps its two bars beside the page until they are asked for.
@@ -168,6 +173,16 @@ def test_nothing_is_cut_off_and_nothing_comes_from_elsewhere(visit: Any, site: P
     assert len(traced) == 3
     wrong = {name: found for name in [*PAGES, *traced] if (found := visit(name, width, scheme)[1])}
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["README", "tutorials/2_through_the_encoder", "tutorials/3_wordpiece", "minibert/model"]
+)
+def test_on_a_phone_what_is_printed_keeps_its_columns_and_scrolls(visit: Any, name: str) -> None:
+    page, _ = visit(name, 390, "light")
+    printed = "[...document.querySelectorAll(':is(.cell_output, .highlight-none, .prose) pre:not(details pre)')]"
+    styles = page.evaluate(f"{printed}.map(getComputedStyle).map(one => [one.whiteSpace, one.overflowX])")
+    assert styles and {tuple(one) for one in styles} == {("pre", "auto")}
 
 
 @pytest.mark.parametrize(

@@ -218,10 +218,14 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
     [
         ("distilbert-base-uncasd", ["no download tried (HF_HUB_OFFLINE is set)", "did you mean distilbert-base-unc"]),
         ("distilbert/distilbert-base-uncasd", ["did you mean distilbert-base-uncased"]),
-        ("distilbert-base-uncased", [f"{KNOWN} is installed", "copy config.json"]),
+        (
+            "distilbert-base-uncased",
+            [f"{KNOWN} is on this machine: model='{KNOWN}'", "of distilbert-base-uncased into"],
+        ),
+        ("bert-large-uncased", [f"; {KNOWN} is on this machine", "OWNER/bert-large-uncased"]),
         ("my-own-brt", ["did you mean my-own-bert?"]),
         ("someone/uncomn", ["did you mean someone/uncommon?"]),
-        ("a-file", ["there is no folder a-file"]),
+        ("a-file", ["a-file is a file"]),
         ("no-config", ["config.json", "tokenizer.json", "it holds: model.safetensors, notes.txt"]),
         ("empty", ["it holds: nothing"]),
     ],

@@ -260,7 +260,7 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
         (ONE, ["a", None], ValueError, r"row 1 .*None"),
         (ONE, ["a", " "], ValueError, r"row 1 .*' '"),
         (ONE, [0.0, 0.5], ValueError, r"row 1 .*0\.5"),
-        (ONE, ["a"], ValueError, r"\b2 texts.* 1 labels"),
+        (ONE, ["a"], ValueError, r"\b2 texts.* 1 label\b"),
         (ONE, "ab", TypeError, r"\bstr\b"),
         (ONE, None, TypeError, "NoneType"),
         (NUMBER, np.eye(2), TypeError, "ndarray"),
@@ -277,7 +277,7 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
         (SEVERAL, [["a"], [None]], ValueError, r"row 1 .*None"),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_row(
+def test_what_is_no_label_is_refused_with_its_place(
     task: Classification, labels: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -290,8 +290,10 @@ def test_what_is_no_label_is_refused_with_its_row(
 @pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
-        (ONE, ["a", "a", "a"], r"\b3 rows.* 1 classes.*'a'.* 3\b"),
-        (ONE, ["a", "b", "c"], r"\b3 classes.* 1 rows.* 2 classes"),
+        (ONE, ["a", "a", "a"], r"\b3 rows.* 1 class\b.*'a'.* 3\b"),
+        (ONE, ["a", "b", "c"], r"\b3 classes.* 1 row\b.* 2 classes.*2 rows"),
+        (ONE, ["0.5", "1", "2.75"], r"`minibert finetune classify --regression` learns numbers"),
+        (ONE, ["a"], r"\b1 row cannot.* 1 class,.* 1 row;"),
         (ONE, [], r"\b0 rows.* 0 classes"),
         (SEVERAL, [["a"], ["a"]], r"\b2 rows.*'a'"),
         (SEVERAL, [[], []], r"\b2 rows.*none"),
@@ -362,7 +364,7 @@ def test_the_loss_takes_the_labels_as_they_are_collated(
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
 def test_an_unknown_label_is_refused_with_its_row(tmp_path: Path, tokenizer: Tokenizer, task: Classification) -> None:
     data = task.read(file(tmp_path, "dev.tsv", "text\tlabel\ngood\tpos\nbad\tmeh\n"))
-    with pytest.raises(ValueError, match=r"row 1 .*'meh'.*'neg', 'pos'"):
+    with pytest.raises(ValueError, match=r"dev\.tsv, line 3, .*'meh'.*'neg', 'pos'"):
         task.encode(data, tokenizer, ["neg", "pos"], 20)
 
 

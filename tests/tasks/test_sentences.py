@@ -136,7 +136,9 @@ def test_comments_headers_numbers_and_other_columns_are_no_words(tmp_path: Path,
 def test_the_summary_says_which_columns_and_lines_are_read(tmp_path: Path) -> None:
     text = "# newdoc\n1-2 AnnLee _ _\n" + ROWS.format("1 ", "2 ", "3 ")
     comments, ranges, columns = read(tmp_path, text).notes
-    assert comments.startswith("1 lines that begin with #") and ranges.startswith("1 lines have numbers such as 1-2")
+    assert comments.startswith("1 line left out: comments") and ranges.startswith(
+        "1 line left out: numbers such as 1-2"
+    )
     assert columns == "column 2 is read as the word, and column 4 of 4 as its tag"
     assert read(tmp_path, ROWS.format("", "", "")).notes == ()
 
@@ -144,7 +146,7 @@ def test_the_summary_says_which_columns_and_lines_are_read(tmp_path: Path) -> No
 def test_a_word_may_begin_with_a_hash(tmp_path: Path) -> None:
     data = read(tmp_path, "# O\n#London B-city\nme O\n# hello\n#x O\n")
     assert data.words == [["#", "#London", "me", "#x"]]
-    assert data.notes == ("1 lines that begin with # are comments, and are left out",)
+    assert data.notes == ("1 line left out: comments, which begin with #",)
 
 
 def test_a_tag_may_be_called_as_a_header_is(tmp_path: Path) -> None:

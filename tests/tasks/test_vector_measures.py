@@ -76,7 +76,7 @@ def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoi
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda model: measure_similarity(["a"], ["b"], [1.0, 2.0], model), "1 texts, 1 pairs and 2 scores"),
+        (lambda model: measure_similarity(["a"], ["b"], [1.0, 2.0], model), "1 text, 1 pair, 2 scores"),
         (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1.0, math.nan], model), "row 1 has the score nan"),
         (
             lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1, 10**400], model),
@@ -86,8 +86,8 @@ def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoi
         (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1.0, 1.0], model), "2 different scores.* 1$"),
         (lambda model: measure_similarity([], [], [], model), "2 different scores.* 0$"),
         (lambda model: measure_similarity(["a"] * 2, ["b"] * 2, [1, 1e308], model), r"row 1 .*1e\+308.*3\.4e\+38"),
-        (lambda model: measure_retrieval(["a"], ["b", "c"], model), "1 queries and 2 texts"),
-        (lambda model: measure_retrieval(["a", "b"], ["c", "c"], model), "1 different texts"),
+        (lambda model: measure_retrieval(["a"], ["b", "c"], model), "1 query and 2 texts"),
+        (lambda model: measure_retrieval(["a", "b"], ["c", "c"], model), "1 text$"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(call: Any, message: str, checkpoint: Path) -> None:

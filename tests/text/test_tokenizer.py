@@ -223,6 +223,10 @@ def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warne
         TOKENIZER.ids(["😀 😀", "hello 😀"])
     assert len(caught) == 1 and UNK not in TOKENIZER.ids(["a" * 100])[0]
     TOKENIZER(["hello 😀", "big 😀"])  # half of them: no warning
+    for texts, language in ((["😀"], False), (["สวัสดี "] * 20, True)):  # one emoji is no language
+        with pytest.warns(UnknownTokensWarning) as caught:
+            TOKENIZER(texts)
+        assert ("language" in str(caught[0].message)) == language
 
 
 # -- vocabulary and identity

@@ -15,6 +15,7 @@ from minibert.tracing.run import Trace
 pytestmark = pytest.mark.slow
 TEXT = "a visually stunning rumination on love"
 WORD = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
+ENDLESS = ("good " + "b" * 20_000 + " film", "c" * 20_000)
 NOVEL = "she looked at him and smiled ."
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "reduced_motion": "reduce"}
 PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرحبا")
@@ -25,7 +26,13 @@ def traces(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """Each with the address of its page."""
     encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
     folder, found = tmp_path_factory.mktemp("pages"), {}
-    for name, texts in {"one": (TEXT,), "pair": PAIR, "long": (" ".join([TEXT] * 8),), "word": (WORD,)}.items():
+    for name, texts in {
+        "one": (TEXT,),
+        "pair": PAIR,
+        "long": (" ".join([TEXT] * 8),),
+        "word": (WORD,),
+        "endless": ENDLESS,
+    }.items():
         found[name] = minibert.trace(encoder, tokenizer, *texts), (folder / f"{name}.html").as_uri()
     masked_lm = minibert.load("minibert-novels", head="masked-lm"), minibert.load_tokenizer("minibert-novels")
     found["novel"] = minibert.trace(*masked_lm, NOVEL), (folder / "novel.html").as_uri()
@@ -255,6 +262,14 @@ def test_no_table_is_cut_off(name, width, visit):
     assert page.locator(".norms >> nth=0 >> tbody tr").count() == len(traced.tokens)
     page.add_style_tag(content=".wide { max-height: 8rem }")  # a cut would be seen
     assert page.evaluate(CUT_OFF) != []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_word_of_thousands_of_letters_makes_nothing_wide_and_no_page_of_itself(width, visit):
+    page, _ = visit("endless", viewport={"width": width, "height": 844})
+    widest = "Math.max(...[...document.querySelectorAll('*')].map(one => one.scrollWidth))"
+    assert page.evaluate(widest) <= 1280
+    assert page.evaluate("document.documentElement.scrollHeight") < 30_000
 
 
 def test_a_long_texts_tables_of_lengths_are_folded_and_say_how_many_rows_they_have(visit):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import minibert
 from minibert.checkpoints.sentence_files import Stated, read_stated
+from minibert.cli.main import main
 from minibert.heads import SentenceVectors
 from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
@@ -271,6 +272,16 @@ def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_te
     cosine = float(vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1]))
     assert model.predict([TEXTS[0]], [TEXTS[1]])[0]["similarity"] == pytest.approx(cosine, abs=1e-5)
     np.testing.assert_allclose(model.predict([TEXTS[0]])[0]["vector"], vectors[0], atol=1e-5)
+
+
+def test_the_summary_counts_rows_and_not_their_texts(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in ("{}", "{}\t{}", "{}\t{}\tfilm"):
+        (tmp_path / "rows.tsv").write_text("".join(f"{row.format(text, text)}\n" for text in TEXTS))
+        command = f"finetune embed {tmp_path}/rows.tsv --model {folder} --out {tmp_path}/out --overwrite --warmup 0"
+        assert main(command.split()) == 0
+        assert "data           4 rows;" in capsys.readouterr().out
 
 
 def test_the_pooler_of_the_checkpoint_is_kept(folder: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         ("tag", as_frame(), {}, r"row 0 .*'message'.* it needs a list of words and a list of tags"),
         ("classify", as_frame(), {"delimiter": ";"}, "format, delimiter and encoding .* DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, r"row 1 .* nan\b"),
-        ("classify", ["a", "b"], {"labels": ["x", "x"]}, r"\b1 classes.*'x'"),
+        ("classify", ["a", "b"], {"labels": ["x", "x"]}, r"\b1 class\b.*'x'"),
         ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
         ("classify", ["a", "b", "c"], {"labels": ["x", "y"]}, r"\b3 texts.* 2 labels"),
         ("classify", "train.tsv", {"labels": ["x", "y"]}, "labels and pairs"),

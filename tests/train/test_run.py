@@ -67,7 +67,14 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     ],
 )
 def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
-    kind: str, step: int, signalled: bool, whole: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    step: int,
+    signalled: bool,
+    whole: Any,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A signal saves the run after the step; a kill loses what was done since the last state."""
     train, how = KINDS[kind], STEPS if kind in OF_STEPS else EPOCHS
@@ -89,6 +96,8 @@ def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
         train(home, out=tmp_path / "out", **how)
     assert len(calls) == step
     resumed = train(home, out=tmp_path / "out", **how)
+    notes = [line for line in capsys.readouterr().err.splitlines() if "resumed in" in line]
+    assert notes == [f"minibert: resumed in {tmp_path}/out.training, after {kept} steps"] * (kept > 0)
     other = json.loads((tmp_path / "out" / "training.json").read_text())
     assert len(calls) == other["steps"] or not signalled  # after a signal no step is done twice
     assert_equal(dict(resumed.named_parameters()), dict(model.named_parameters()))

@@ -26,6 +26,21 @@ def test_elsewhere_the_hint_names_the_packages_of_the_extra(tmp_path: Path, monk
     assert printing.install_hint("test") == f'{PIP} "alpha<3,>=2" numpy'
 
 
+def test_a_count_has_its_noun() -> None:
+    found = [printing.counted(number, noun) for noun in ("row", "class", "query") for number in (0, 1, 2000)]
+    assert found == [
+        "0 rows",
+        "1 row",
+        "2,000 rows",
+        "0 classes",
+        "1 class",
+        "2,000 classes",
+        "0 queries",
+        "1 query",
+        "2,000 queries",
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Text that anyone may have written
 

@@ -215,7 +215,7 @@ def complete(_: Sphinx, docname: str, source: list[str]) -> None:
 
 def as_page(text: str, docname: str) -> str:
     """A notebook with a link to its file after the title; cells that only import or draw are folded."""
-    book = json.loads(text)
+    book = json.loads(text.replace("the annotated source (", "the [annotated source](site/source.md) ("))
     first, *lines = "".join(book["cells"][0]["source"]).split("\n")
     link = f"{{download}}`This page as a notebook <{docname.rpartition('/')[2]}.ipynb>`, to run and change."
     book["cells"][0]["source"] = "\n".join([first, "", link, *lines])
