@@ -310,7 +310,7 @@ def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) ->
         ),
         (stream.embed_stream, {"texts": texts, "dtype": "float32", "part_rows": 9} | out | model),
         (stream.embed_file, {"path": tmp_path / "in.txt"} | out | model),
-        (frozen.train, {"texts": texts, "labels": labels, "grid": [1.0], "C": 1.0, "folds": 2} | model),
+        (frozen.train, {"texts": texts, "labels": labels, "grid": [1.0], "folds": 2} | model),
         (tokenizer, {"texts": texts, "pairs": texts, "max_length": 12, "truncation": "warn"}),
         (tokenizer.ids, {"texts": texts, "truncation": "warn", "missing": "error"}),
         (tokenizer.encode, {"text": TEXT, "pair": PAIR}),

@@ -247,7 +247,7 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
             f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): "
             f"{', '.join(map(cut, unknown[:5]))}",
             UnknownTensors,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -260,7 +260,8 @@ def decide(
     if isinstance(classifier, Reader):
         return decide_by_head(classifier, states, pooled)
     recipe = classifier.features.recipe
-    layers, width = recipe.fit_to(config, has_pooler=pooled is not None)
+    layers, whole = recipe.fit_to(config, has_pooler=pooled is not None)
+    width = min(whole, recipe.dimensions or whole)
     regression = classifier.head
     if width != regression.n_features_in_:
         raise ValueError(
@@ -271,12 +272,12 @@ def decide(
     out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
     (vector,) = vectors_of(out, recipe, layers)  # (width)
     length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
-    vector /= length
+    vector = (vector / length)[:width]
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = regression.coef_ @ (vectors_of(alone, recipe, layers) / length / S).T
-    state_names = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
+        by_token = regression.coef_ @ (vectors_of(alone, recipe, layers)[:, :width] / length / S).T
+    state_names = [f" of hidden state {layer}" for layer in layers] if whole > D else [""]
     return Decision(
         labels=classifier.labels,
         probabilities=classifier.head.predict_proba(vector[None])[0],

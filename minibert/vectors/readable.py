@@ -52,7 +52,7 @@ def readable_vectors(
             out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
             pooled = pool(out, keep, recipe, layers)
             vectors[rows] = (F.normalize(pooled) if recipe.normalize else pooled).cpu().numpy()
-    return vectors
+    return vectors[:, : recipe.dimensions]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

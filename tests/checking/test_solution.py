@@ -137,7 +137,7 @@ def test_the_command_says_what_is_next_and_ends_with_the_figures(write: Write, r
 
 def test_what_cannot_be_asked_is_refused(run: Any, tmp_path: Path) -> None:
     for name in ("none.py", "none.py:MyBert"):
-        assert "none.py is not a file; tutorials/build/" in run("check", tmp_path / name, status=2)
+        assert "none.py is not a file; " in run("check", tmp_path / name, status=2)
     assert "word_pieces" in run("check", build.SKELETON, "--stage", "words", status=2)
     assert "--export" in run("check", status=2)
     with pytest.raises(ValueError, match=r"'words'.*word_pieces"):

@@ -204,9 +204,10 @@ def test_a_classifier_that_does_not_fit_is_refused(folder):
         minibert.trace(encoder, tokenizer, SHORT, classifier=classifier)
 
 
+@pytest.mark.parametrize("dimensions", [None, 7])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_a_masked_token_changes_the_probability_as_a_text_with_the_mask_does(pooling, folder):
-    classifier, traced = classified(folder, pooling=pooling)
+def test_a_masked_token_changes_the_probability_as_a_text_with_the_mask_does(pooling, dimensions, folder):
+    classifier, traced = classified(folder, pooling=pooling, dimensions=dimensions)
     decided, words = traced.decision.decided, SHORT.split()
     texts = [SHORT, *(" ".join([*words[:i], "[MASK]", *words[i + 1 :]]) for i in range(len(words)))]
     whole, *without = classifier.predict_proba(texts)[:, decided]
