@@ -184,8 +184,12 @@ def measure_file(
     """
     wanted = SCORED if what == "similarity" else SCORED[:2]
     chosen = [Column(one.role, name, one.usual) for one, name in zip(wanted, columns, strict=False)]
-    with Table(path, chosen, files or FileSettings()) as table:
-        rows = [(table.place, *row) for row in table.rows()]
+    rows = []
+    with Table(path, chosen, files or FileSettings(), whole=what == "retrieval") as table:
+        for row in table.rows():
+            if len(row) == 2 and as_float(table.record.get("score", 1)) == 0:
+                raise ValueError(f"{table.place} has the score 0: its text does not answer its query; leave it out")
+            rows.append((table.place, *row))
     if not rows:
         raise ValueError(f"{table.name} holds no rows")
     places, *read = map(list, zip(*rows, strict=True))

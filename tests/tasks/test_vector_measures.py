@@ -146,6 +146,13 @@ def test_the_usual_names_of_queries_and_documents_are_known(names: str, checkpoi
     assert found == measure_retrieval(FIRST, SECOND, checkpoint, pooling="mean")
 
 
+def test_a_text_that_does_not_answer_its_query_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "qrels.tsv"
+    path.write_text("query\tdocument\tscore\na\tone text\t1\nb\tthe film\t0\n")
+    with pytest.raises(ValueError, match=r"line 3, has the score 0\b"):
+        measure_file(path, "retrieval", checkpoint)
+
+
 def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("frage,antwort\nthe good film,one text\n")
