@@ -104,7 +104,14 @@ bench: .venv-bench/installed
 
 # INFINITY=PROGRAM: infinity_emb, installed in its own environment, is measured beside `minibert serve`.
 bench-gpu: .venv-bench/installed
-	.venv-bench/bin/python -m minibert.bench.gpu_report $(if $(INFINITY),--infinity $(INFINITY))
+	mkdir -p build
+	for command in parity "parity --dtype bfloat16" bench "bench --train" \
+			"bench --serve $(if $(INFINITY),--infinity $(INFINITY))"; do \
+		echo "minibert $$command --device cuda"; \
+		.venv-bench/bin/minibert $$command --device cuda; \
+		echo "exit status $$?"; \
+	done 2>&1 | tee build/bench-gpu.txt
+	! grep -q "^exit status [1-9]" build/bench-gpu.txt
 
 .venv-bench/installed: .venv/installed
 	$(PYTHON) -m venv .venv-bench

@@ -1,14 +1,13 @@
-"""Speed and memory beside other runtimes. README.md has the method, the goals and the figures.
+"""Speed and memory beside other runtimes. README.md has the method and the figures.
 
 In reading order:
 
     settings    what is measured, how much of it, and where
-    results     contestants, their samples, and the ratios and goals of one checkpoint
+    results     contestants, their samples, and the ratios of one checkpoint
     harness     contestants in processes of their own that do their jobs in turn
     peers       the contestants of embedding
     embedding   sentences to vectors: equality, roofline, one sentence, cold starts, growth
     training    beside transformers' own Trainer
     serving     vectors over HTTP, beside infinity-emb
     report      the table, the JSON object and the picture
-    gpu_report  all checks and figures of a GPU, in one file
 """

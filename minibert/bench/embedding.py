@@ -25,8 +25,7 @@ from torch.utils.benchmark import Timer
 import minibert
 from minibert.bench import peers
 from minibert.bench.harness import Benchmark, Session, do_job, load_contestant, total_memory
-from minibert.bench.results import BenchResult, Equality, Goal, Row, Sample, median
-from minibert.bench.settings import Settings
+from minibert.bench.results import Equality, Row, Sample
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.tasks.classification import Classification
@@ -270,28 +269,4 @@ def cold_starts(session: Session) -> None:
     session.result.rows += rows
 
 
-def goals(settings: Settings) -> list[Goal]:
-    """Return the goals of embedding."""
-    ours, bfloat16, int8 = (f"minibert-{precision}" for precision in ("float32", "bfloat16", "int8"))
-    best = "against the best other runtime"
-    peak = "peak memory of"
-
-    def smallest_cosine(result: BenchResult) -> float | None:
-        row = result.row(int8)
-        return row.equality.cosine if row and row.equality else None
-
-    return [
-        Goal("float32, share of the roofline", 0.75, 0.60, lambda r: median(r.roofline(r.row(ours)))),
-        Goal("bfloat16, share of the roofline", 0.50, 0.35, lambda r: median(r.roofline(r.row(bfloat16)))),
-        Goal(f"float32, {best}", 1.1, 1.1, lambda r: r.speedup(ours)),
-        Goal(f"bfloat16, {best}", 1.1, 1.1, lambda r: r.speedup(bfloat16)),
-        Goal(f"int8, {best}", 1.1, 1.0, lambda r: r.speedup(int8)),
-        Goal("int8, smallest cosine", 0.999, 0.998, smallest_cosine),
-        Goal(f"{peak} bfloat16 as a multiple of int8's", 1.0, 1.0, lambda r: r.memory(int8, bfloat16)),
-        Goal(f"{peak} sorted transformers as a multiple of ours", 1.0, 1.0, lambda r: r.memory(*FLOAT32)),
-        Goal("one short sentence, against transformers", 1.0, 1.0, lambda r: r.speedup(ours, job="one sentence")),
-        Goal("cold start, against transformers", 1.0, 1.0, lambda r: r.speedup(ours, job="cold start")),
-    ]
-
-
-BENCHMARK = Benchmark(peers.checkpoint_folder, goals, (load, beside_the_cpu, rounds, one_sentence, cold_starts))
+BENCHMARK = Benchmark(peers.checkpoint_folder, (load, beside_the_cpu, rounds, one_sentence, cold_starts))

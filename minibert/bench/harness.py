@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from minibert.bench.results import WIDE, BenchResult, Contestant, Context, Goal, Outcome, Row, Sample
+from minibert.bench.results import BenchResult, Contestant, Context, Row, Sample
 from minibert.bench.settings import Settings
 from minibert.config import Config
 from minibert.text.tokenizer import load_tokenizer
@@ -187,7 +187,6 @@ class Benchmark:
     """What is measured with a checkpoint. prepare: (model, scratch folder, settings) -> the checkpoint's folder."""
 
     prepare: Callable[[str, Path, Settings], Path]
-    goals: Callable[[Settings], list[Goal]]
     stages: tuple[Callable[[Session], None], ...]
 
 
@@ -203,8 +202,4 @@ def measure(model: str, settings: Settings, benchmark: Benchmark) -> BenchResult
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
-    result = session.result
-    for goal in benchmark.goals(settings):
-        bound = goal.wide if result.config.hidden_size >= WIDE else goal.narrow
-        result.goals.append(Outcome(result.name, goal.name, bound, goal.measure(result)))
-    return result
+    return session.result

@@ -138,19 +138,8 @@ def result_text(result: BenchResult) -> str:
     return "\n".join([f"{result.name}: {size}", result_table(rows), *texts])
 
 
-def goals_text(results: Sequence[BenchResult]) -> str:
-    """Return the goals, reached or not."""
-    words = {True: "reached", False: "NOT REACHED", None: "not measured"}
-    lines: list[Sequence[str]] = [("goal", "", "at least", "measured", "")]
-    for one in [goal for result in results for goal in result.goals]:
-        value = "" if one.value is None else f"{one.value:.2f}"
-        lines.append((one.model, one.goal, f"{one.bound:.2f}", value, words[one.reached]))
-    return table(lines, left=2)
-
-
 def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
     """Return everything in plain types. "ok": our own results equal those of the reference."""
-    goals = {one.name: [asdict(goal) | {"reached": goal.reached} for goal in one.goals] for one in results}
     return {
         "ok": not any(result.wrong for result in results),
         "machine": machine(settings.threads, settings.device),
@@ -160,10 +149,9 @@ def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) 
         "models": [
             vars(result)
             | {"rows": [row_figures(row, result) for row in result.rows], "config": asdict(result.config)}
-            | {"goals": goals[result.name], "wrong": result.wrong, "too_busy": result.doubts}
+            | {"wrong": result.wrong, "too_busy": result.doubts}
             for result in results
         ],
-        "goals": [goal for result in results for goal in goals[result.name]],
     }
 
 

@@ -1,4 +1,4 @@
-"""What is measured: contestants, their samples, and the ratios and goals of one checkpoint."""
+"""What is measured: contestants, their samples, and the ratios of one checkpoint."""
 
 import importlib.util
 import statistics
@@ -15,7 +15,6 @@ from minibert.utils.device import has_bfloat16, has_int8
 # The machine is too busy if minibert's slowest round takes this many times as long as its fastest: the ratios then vary
 # by more than the differences that they are meant to show.
 UNSTEADY = 1.4
-WIDE = 768  # hidden size; in a narrower model, matrix products are a smaller share of the work
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,6 @@ def spread(values: Iterable[float]) -> Spread | None:
     return Spread(statistics.median(found), min(found), max(found)) if found else None
 
 
-def median(found: Spread | None) -> float | None:
-    """Return the median, if there is one."""
-    return found.median if found else None
-
-
 @dataclass
 class Row:
     """One contestant in one job. A row with a reason (why it failed or does not count) is not ranked."""
@@ -139,49 +133,28 @@ class BenchResult:
     rates: dict[str, list[float]] = field(default_factory=dict)  # "precision kernel" -> FLOP/s by round
     notes: dict[str, str] = field(default_factory=dict)  # printed below the table
     failures: list[str] = field(default_factory=list)  # what is wrong with our own results
-    goals: list["Outcome"] = field(default_factory=list)
 
-    def ranked(self, job: str, at: int = 0, precision: str = "", ours: bool | None = None) -> list[Row]:
-        """Return the rows that count, the fastest first: of any precision, ours and others', unless one is named."""
-        rows = [row for row in self.rows if row.ranked and (row.job, row.at) == (job, at)]
-        rows = [row for row in rows if precision in ("", row.contestant.precision)]
-        return sorted((row for row in rows if ours in (None, row.contestant.ours)), key=lambda row: row.seconds)
+    def row(self, name: str) -> Row | None:
+        """Return the row of a contestant in the main job, if it counts."""
+        rows = (row for row in self.rows if row.ranked and row.job == self.job)
+        return next((row for row in rows if row.contestant.name == name), None)
 
-    def row(self, name: str, job: str = "", at: int = 0) -> Row | None:
-        """Return the row of a contestant if it counts, by default in the main job."""
-        return next((row for row in self.ranked(job or self.job, at) if row.contestant.name == name), None)
-
-    def ratio(self, theirs: Row | None, ours: Row | None = None) -> Spread | None:
+    def ratio(self, theirs: Row) -> Spread | None:
         """Return our speed-up over a row, round by round; None if one of the two does not count.
 
-        Our row is by default the one with the same precision or, if we do not run in it, our fastest.
+        Our row is the one with the same precision or, if we do not run in it, our fastest.
         """
-        if theirs is None or not theirs.ranked:
+        ours = [row for row in self.rows if row.ranked and row.contestant.ours]
+        ours = [row for row in ours if (row.job, row.at) == (theirs.job, theirs.at)]
+        if not ours or not theirs.ranked:
             return None
-        if ours is None:
-            same = self.ranked(theirs.job, theirs.at, theirs.contestant.precision, ours=True)
-            ours = next(iter(same or self.ranked(theirs.job, theirs.at, ours=True)), None)
-        pairs = zip(theirs.samples, ours.samples if ours else [], strict=False)  # a large one takes one turn only
+        nearest = min(ours, key=lambda row: (row.contestant.precision != theirs.contestant.precision, row.seconds))
+        pairs = zip(theirs.samples, nearest.samples, strict=False)  # a large one takes one turn only
         return spread(their.seconds / our.seconds for their, our in pairs)
 
-    def speedup(self, ours: str, theirs: str = "", job: str = "", at: int = 0) -> float | None:
-        """Return our median speed-up over another contestant, by default the fastest one in the same precision."""
-        row = self.row(ours, job, at)
-        if row is None:
-            return None
-        others = self.ranked(row.job, at, row.contestant.precision, ours=False)
-        rival = self.row(theirs, job, at) if theirs else next(iter(others), None)
-        return median(self.ratio(rival, row))
-
-    def memory(self, ours: str, theirs: str) -> float | None:
-        """Return the peak memory of theirs as a multiple of ours."""
-        rows = [self.row(ours), self.row(theirs)]
-        peaks = [row.peak for row in rows if row]
-        return peaks[1] / peaks[0] if len(peaks) == 2 and all(peaks) else None
-
-    def roofline(self, row: Row | None) -> Spread | None:
+    def roofline(self, row: Row) -> Spread | None:
         """Return the seconds that the matrix products alone need as a share of the measured ones, round by round."""
-        if row is None or not row.flops:
+        if not row.flops:
             return None
         kernels = (rates for name, rates in self.rates.items() if name.startswith(f"{row.contestant.precision} "))
         rates = max(kernels, key=statistics.median, default=[])
@@ -202,28 +175,3 @@ class BenchResult:
         factor = max((max(seconds) / min(seconds) for seconds in times), default=1.0)
         slow = f"the slowest round of minibert took {factor:.2f} times as long as the fastest"
         return [slow] * (factor > UNSTEADY)
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A lower bound for a figure, in a wide model (WIDE) and in a narrower one."""
-
-    name: str
-    wide: float
-    narrow: float
-    measure: Callable[[BenchResult], float | None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A goal for one checkpoint and the figure that was measured; None: not measured."""
-
-    model: str
-    goal: str
-    bound: float
-    value: float | None
-
-    @property
-    def reached(self) -> bool | None:
-        """True or False, or None if it was not measured."""
-        return None if self.value is None else self.value >= self.bound

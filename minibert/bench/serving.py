@@ -27,7 +27,7 @@ import numpy as np
 import minibert
 from minibert.bench import embedding, peers
 from minibert.bench.harness import Benchmark, Session
-from minibert.bench.results import Contestant, Context, Goal, Row
+from minibert.bench.results import Contestant, Context, Row
 from minibert.bench.settings import Settings
 from minibert.checkpoints.export import export
 from minibert.utils.printing import progress_bar
@@ -199,13 +199,4 @@ def summarize(row: Row, answers: Sequence[tuple[float, int]]) -> None:
         row.reason = f"failed: {errors} of {len(answers)} answers are errors"
 
 
-def goals(settings: Settings) -> list[Goal]:
-    """Return the goals of serving."""
-    best = "against the best of infinity-emb"
-    return [
-        Goal(f"requests per second, 1 client, {best}", 1.0, 1.0, lambda r: r.speedup("minibert", at=1)),
-        Goal(f"requests per second, 64 clients, {best}", 1.3, 1.3, lambda r: r.speedup("minibert", at=64)),
-    ]
-
-
-BENCHMARK = Benchmark(prepare, goals, (load, rounds))
+BENCHMARK = Benchmark(prepare, (load, rounds))

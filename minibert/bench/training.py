@@ -26,7 +26,7 @@ import torch
 
 from minibert.bench import embedding, peers
 from minibert.bench.harness import Benchmark, Session
-from minibert.bench.results import Contestant, Context, Goal, Row
+from minibert.bench.results import Contestant, Context, Row
 from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
@@ -261,21 +261,4 @@ def rounds(session: Session) -> None:
         session.turn(session.result.rows, session.work, check_losses)
 
 
-def goals(settings: Settings) -> list[Goal]:
-    """Return the goals of training."""
-    classify = settings.objective == "classify"
-    bound = 2.1 if classify else 2.0
-    ours, theirs = "minibert-float32", "trainer-float32"
-    ours16, theirs16 = "minibert-bfloat16", "trainer-bfloat16"
-    peak = "peak memory of the Trainer as a multiple of ours"
-    default = Goal("bfloat16, against the Trainer's default, float32", 3.4, 3.4, lambda r: r.speedup(ours16, theirs))
-    return [
-        Goal("float32, against the Trainer in float32", bound, bound, lambda r: r.speedup(ours, theirs)),
-        Goal("bfloat16, against the Trainer in bfloat16", bound, bound, lambda r: r.speedup(ours16, theirs16)),
-        *[default] * classify,
-        Goal(f"float32, {peak}", 1.0, 1.0, lambda r: r.memory(ours, theirs)),
-        Goal(f"bfloat16, {peak}", 1.0, 1.0, lambda r: r.memory(ours16, theirs16)),
-    ]
-
-
-BENCHMARK = Benchmark(prepare, goals, (load, rounds))
+BENCHMARK = Benchmark(prepare, (load, rounds))

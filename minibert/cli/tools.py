@@ -94,7 +94,7 @@ def bench(args: Arguments) -> Figures:
         results.append(harness.measure(model, settings, benchmark))
         print("\n" + report.result_text(results[-1]), flush=True)
     seconds = time.perf_counter() - began
-    print("\n" + report.goals_text(results) + "\n\n" + block("legend", report.LEGEND))
+    print("\n" + block("legend", report.LEGEND))
     print(block("seconds", f"{seconds:.0f}"))
     if settings.plot:
         report.draw(results, user_path(settings.plot))

@@ -34,12 +34,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def check_request(args: Arguments, *inputs: str | None) -> None:
-    """Let only the main process print from now on, and raise what check_out raises for the output."""
+    """Let only the main process print from now on, and raise what check_folder raises for the output."""
     from minibert.train import distributed
-    from minibert.train.run import check_out
+    from minibert.utils.outputs import check_folder
 
     distributed.silence_other_ranks()
-    check_out(args.out, args.overwrite, *inputs)
+    check_folder(args.out, args.overwrite, apart=inputs)
 
 
 def train(args: Arguments, prepared: Any) -> Figures:

@@ -29,10 +29,9 @@ from minibert.prediction.packed import packed_states
 from minibert.tasks.base import Example
 from minibert.train.distillation import DistillRun
 from minibert.train.pretraining import PretrainRun
-from minibert.train.run import check_out
 from minibert.train.settings import DistillSettings, PretrainSettings
 from minibert.train.vocabulary import learn_vocabulary
-from minibert.utils.outputs import atomic_folder
+from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.utils.printing import block, table
 
 DOCUMENTS = 20_000
@@ -121,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
-        check_out(out / name, settings.overwrite)
+        check_folder(out / name, settings.overwrite)
     language = write_language(out)
     pretraining, figures = pretrain(out, settings.steps, settings.overwrite)
     best = best_possible(language, pretraining)

@@ -302,7 +302,7 @@ def read_journal(path: Path) -> list[int]:
     text, _, crc = path.read_text("ascii", errors="replace").partition("\ncrc32 ")
     if crc.strip() == str(zlib.crc32(text.encode())):
         return [int(count) for count in text.split()]
-    warnings.warn(f"{path} is damaged, or of an earlier version; its windows are read again", stacklevel=2)
+    warnings.warn(f"{path} is damaged; its windows are read again", stacklevel=2)
     return []
 
 

@@ -50,7 +50,7 @@ HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
-CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run, of earlier versions too
+CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -96,11 +96,10 @@ class Checkpointer:
                 f"{self.folder} holds {', '.join(sorted(others)[:9])}, and no {RUN_CONFIG} that minibert wrote, so "
                 f"nothing in it is used or removed; move it away, or {OTHER}"
             )
-        # An empty lock may be someone else's, unless an earlier version made it, whose config has no mark either.
-        is_ours = not lock.exists() or (config is not None and "minibert" not in config)
+        is_new = not lock.exists()
         with ExitStack() as stack:
             self.lock = stack.enter_context(lock_file(lock))
-            if is_ours and not lock.stat().st_size:
+            if is_new:
                 self.lock.write(MARK)
                 self.lock.flush()
             self.compare_config()
@@ -130,7 +129,6 @@ class Checkpointer:
             write_text_atomically(self.folder / RUN_CONFIG, json.dumps(marked, indent=1) + "\n")
             return
         before.pop("minibert", None)
-        before.pop("shard", None)  # a setting of the version before
         if names := distributed.differing(before, now):
             changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
             raise ValueError(
@@ -280,9 +278,7 @@ class History:
 
     def read(self, state: dict[str, Any]) -> Progress:
         """Return the progress that a state has, completed from the file. Raises ValueError if the file is damaged."""
-        self.size, self.crc = state.pop("history", (0, 0))
-        if not self.size:  # a state of an earlier version, which has all losses in itself
-            return Progress(**state)
+        self.size, self.crc = state.pop("history")
         found = dict[str, list[Any]]()
         for line in self.content().splitlines():
             for name, values in json.loads(line).items():
@@ -330,14 +326,11 @@ def crc32(tensors: dict[str, Tensor], text: str) -> str:
 
 
 def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata that Checkpointer.write wrote. Raises SafetensorError or ValueError for a damaged file.
-
-    The files of earlier versions have no checksum.
-    """
+    """Read tensors and metadata that Checkpointer.write wrote; SafetensorError or ValueError for a damaged file."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
     tensors = load_file(path)
-    if "crc32" in metadata and metadata["crc32"] != crc32(tensors, metadata.get("progress", "")):
+    if metadata.get("crc32") != crc32(tensors, metadata.get("progress", "")):
         raise ValueError("its checksum differs")
     return tensors, metadata
 

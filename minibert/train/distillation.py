@@ -59,11 +59,12 @@ from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Term
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.pretraining import PretrainRun
-from minibert.train.run import Goal, check_out
+from minibert.train.run import Goal
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
 from minibert.utils.files import user_path
+from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
@@ -372,7 +373,7 @@ def distill(
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
-    check_out(user_path(out), overwrite, teacher)
+    check_folder(user_path(out), overwrite, apart=[teacher])
     run = distill_run(data, teacher, task, dev, **{"precision": "float32"} | settings)
     student: Head = run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     return student

@@ -25,11 +25,11 @@ from minibert.tasks.labels import MultiLabel
 from minibert.tasks.names import as_label
 from minibert.train.embedding import EmbeddingRun
 from minibert.train.finetuning import FinetuneRun, as_data
-from minibert.train.run import check_out
 from minibert.train.settings import FinetuneSettings
 from minibert.utils.device import choose_device
 from minibert.utils.files import user_path
 from minibert.utils.habits import refuse_unknown
+from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
 
 log = logging.getLogger("minibert")
@@ -70,7 +70,7 @@ def finetune(
     is loaded, and what Run.train raises.
     """
     if out is not None:
-        check_out(user_path(out), overwrite, model)
+        check_folder(user_path(out), overwrite, apart=[model])
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
     refuse_unknown(
         "finetune",

@@ -28,9 +28,10 @@ from minibert.train import distributed
 from minibert.train.batches import NextSentence, Packing, SentenceOrder, Stream, joined, masked
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
-from minibert.train.run import Goal, Run, check_out, resolve_precision
+from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.utils.files import read_json, regular, user_path
+from minibert.utils.outputs import check_folder
 from minibert.utils.printing import block
 from minibert.utils.settings import with_settings
 
@@ -286,7 +287,7 @@ def pretrain(
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
-    check_out(user_path(out), overwrite, tokenizer, init)
+    check_folder(user_path(out), overwrite, apart=[tokenizer, init])
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))

@@ -39,7 +39,7 @@ from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 from minibert.utils.device import choose_device, choose_dtype
 from minibert.utils.files import write_text_atomically
-from minibert.utils.outputs import atomic_folder, check_folder
+from minibert.utils.outputs import atomic_folder
 from minibert.utils.plotting import pyplot, save_figure
 from minibert.utils.printing import block, counted, note
 
@@ -255,7 +255,7 @@ class Run(ABC):
         }
 
     def finish(self, out: Path, *, restart: bool = False, overwrite: bool = False, verbose: bool = False) -> Trained:
-        """Train, write the result to `out`, for which the caller has called check_out, and delete the checkpoints."""
+        """Train, write the result to `out`, which the caller has checked, and delete the checkpoints."""
         state = out.with_name(out.name + ".training")
         with reported(state):
             trained = self.train(state, restart=restart, verbose=verbose)
@@ -287,11 +287,6 @@ def print_evaluation(progress: Progress, main: str | None) -> None:
         parts.append("the best so far")
     with tqdm.external_write_mode():
         print(block(f"epoch {progress.epoch}" if main else f"step {progress.step:,}", ", ".join(parts)), flush=True)
-
-
-def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:
-    """Raise ValueError for an output folder that holds something, or overlaps one of the inputs."""
-    check_folder(out, overwrite, apart=inputs)
 
 
 def write(trained: Trained, out: Path, overwrite: bool = False) -> None:

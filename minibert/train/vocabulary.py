@@ -9,18 +9,16 @@
 A ## marks a piece inside a word. Of pairs with the same count the one with the smaller ids is joined first. The
 `tokenizers` library does the same (0.23, WordPieceTrainer); this is how today's vocabularies are made: byte-pair
 encoding (Sennrich et al. 2016, section 3.2) with another notation of pieces. BERT's own was made by a program that was
-not released, which compared the count of a pair with the counts of its parts (Schuster and Nakajima 2012). Here is the
-procedure by hand, for reading, and by the library, for work; both give the same pieces.
+not released, which compared the count of a pair with the counts of its parts (Schuster and Nakajima 2012). Notebook 3
+does it by hand.
 """
 
 import json
 import os
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -187,69 +185,13 @@ def letters(words: Mapping[str, int]) -> list[str]:
 # Pieces
 
 
-def learn_by_hand(
-    words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
-) -> list[str]:
-    """Return tokens in the order in which they are learned: special tokens, letters, then joined pairs."""
-    tokens = [*SPECIAL_TOKENS, *letters(words)]
-    ids = {token: id for id, token in enumerate(tokens)}
-    counts = list(words.values())
-    written = [[ids[word[0]], *(ids[f"##{character}"] for character in word[1:])] for word in words]
-
-    counted: Counter[tuple[int, int]] = Counter()  # the count of each pair
-    inside: dict[tuple[int, int], set[int]] = defaultdict(set)  # the words that it is, or was, in
-    for word, pieces in enumerate(written):
-        for pair in pairwise(pieces):
-            counted[pair] += counts[word]
-            inside[pair].add(word)
-
-    queue = [(-count, pair) for pair, count in counted.items()]  # the most frequent first, of these the smallest ids
-    heapify(queue)
-    with progress_bar(name="joining", total=size - len(tokens), unit="token") as bar:
-        while queue and len(tokens) < size:
-            count, pair = heappop(queue)
-            if counted[pair] != -count:  # an old count; the current one is in the queue too
-                continue
-            if -count < min_frequency:
-                break
-            token = tokens[pair[0]] + tokens[pair[1]].removeprefix("##")
-            if token not in ids:  # two pairs can make the same: ##aa ##a, ##a ##aa
-                ids[token] = len(tokens)
-                tokens.append(token)
-                bar.update()
-            changed: set[tuple[int, int]] = set()
-            for word in inside.pop(pair):
-                before = written[word]
-                written[word] = joined(written[word], pair, ids[token])
-                for old in pairwise(before):
-                    counted[old] -= counts[word]
-                for new in pairwise(written[word]):
-                    counted[new] += counts[word]
-                    inside[new].add(word)
-                changed.update(pairwise(before), pairwise(written[word]))
-            for other in changed:
-                if counted[other] > 0:
-                    heappush(queue, (-counted[other], other))
-    return tokens
-
-
-def joined(pieces: Sequence[int], pair: tuple[int, int], token: int) -> list[int]:
-    """Return a word in which the pair has become one token, wherever it is, from the left."""
-    found: list[int] = []
-    for piece in pieces:
-        found.append(piece)
-        if tuple(found[-2:]) == pair:
-            found[-2:] = [token]
-    return found
-
-
 def learn_by_library(
     words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
 ) -> list[str]:
-    """Return the same by the `tokenizers` library.
+    """Return tokens in the order in which they are learned: special tokens, letters, then joined pairs.
 
-    It gives letters their ids in the order of a hash map, which differs between processes, and ids decide between pairs
-    with the same count. So it gets the letters as special tokens, which have fixed ids.
+    The library gives letters their ids in the order of a hash map, which differs between processes, and ids decide
+    between pairs with the same count. So it gets the letters as special tokens, which have fixed ids.
     """
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

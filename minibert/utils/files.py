@@ -190,11 +190,8 @@ def temporary_path(path: Path) -> Path:
 
 
 def final_name(path: Path) -> str:
-    """Return the name that a temporary path was to get: a.txt of .a.txt.1f0c52d9; any other path's own name.
-
-    Earlier versions ended a temporary name with the number of the process.
-    """
-    temporary = re.fullmatch(r"\.(.+)\.([0-9a-f]{8}|\d+)", path.name, re.DOTALL)
+    """Return the name that a temporary path was to get: a.txt of .a.txt.1f0c52d9; any other path's own name."""
+    temporary = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}", path.name, re.DOTALL)
     return temporary[1] if temporary else path.name
 
 

@@ -26,7 +26,7 @@ from minibert.utils.files import (
 )
 from minibert.utils.printing import cut
 
-LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; earlier versions could list two for a file
+LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}
 OTHER = "name another --out"
 Inputs = Iterable[str | os.PathLike[str] | None]
 
@@ -99,7 +99,7 @@ def foreign_files(folder: Path) -> list[Path]:
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not path.is_file():
             return False
-        return name == LIST_FILE or (name in digests and sha256(path) in str(digests[name]))
+        return name == LIST_FILE or (name in digests and sha256(path) == digests[name])
 
     paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return [path for path in paths if not is_ours(path)]

@@ -34,7 +34,6 @@ MANIFEST = "_manifest.json"  # readers of a folder of .parquet files, such as pa
 # The numbers of a .npy file begin at byte 4096, with a page of memory; numpy itself pads its header to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-OLDER_MANIFEST = "manifest.json"
 HASHES = 64  # of the texts of a part: they tell which texts have changed
 PART = re.compile(r"part-\d+\.npz")
 
@@ -53,14 +52,13 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(lock):
         try:
-            found = manifest if manifest.exists() else folder / OLDER_MANIFEST
-            before = read_manifest(found) if found.exists() else None
-            own = {found, *outputs} if before is not None else set()
+            before = read_manifest(manifest) if manifest.exists() else None
+            own = {manifest, *outputs} if before is not None else set()
             files = {path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".")}
             if others := sorted(files - own):
                 raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
             if restart or before is None:
-                for path in own - {found}:
+                for path in own - {manifest}:
                     path.unlink(missing_ok=True)
                 before = settings
             for name in settings:
@@ -69,8 +67,6 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
                         f"{settings[name]!r}; use the earlier settings, or start again (restart=True)"
                     )
-            if found.exists():
-                found.replace(manifest)
             write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
         finally:
@@ -108,7 +104,7 @@ def part_folder(parts: Parts, restart: bool) -> Iterator[None]:
         finally:
             for path in parts.folder.iterdir() if not parts.files() else ():
                 name = final_name(path)  # also of what a kill left
-                if name in (MANIFEST, OLDER_MANIFEST) or PART.fullmatch(name):
+                if name == MANIFEST or PART.fullmatch(name):
                     path.unlink()
 
 

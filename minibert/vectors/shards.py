@@ -64,9 +64,8 @@ class Shard:
             if footer["settings"] != settings or footer["source"] != self.source_state:
                 return None
             stats = TokenStats(**footer["stats"])
-            # The shards of earlier versions have no checksums.
             with parquet.ParquetFile(self.out, page_checksum_verification=True) as file:
-                if footer.pop("crc32", None) not in (None, footer_crc32(footer, file.schema_arrow.names)):
+                if footer.pop("crc32", None) != footer_crc32(footer, file.schema_arrow.names):
                     raise ValueError("the checksum of its footer differs")
                 if (rows := sum(batch.num_rows for batch in file.iter_batches())) != stats.texts:
                     raise ValueError(f"it has {rows} rows of {stats.texts}")

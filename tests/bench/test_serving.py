@@ -1,4 +1,4 @@
-"""The benchmark of the server: goals, clients, and whole measurements."""
+"""The benchmark of the server: clients, and whole measurements."""
 
 import json
 import os

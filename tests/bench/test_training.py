@@ -186,12 +186,11 @@ def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("objective", "sentences", "goals"), [("classify", 40, 5), pytest.param("mlm", 300, 4, marks=pytest.mark.slow)]
+    ("objective", "sentences"), [("classify", 40), pytest.param("mlm", 300, marks=pytest.mark.slow)]
 )
 def test_a_whole_run_leaves_nothing_behind(
     objective: str,
     sentences: int,
-    goals: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     run: Any,
@@ -205,7 +204,6 @@ def test_a_whole_run_leaves_nothing_behind(
     ran = [row for row in figures["models"][0]["rows"] if row["ranked"]]
     assert {"minibert-float32", "trainer-float32"} <= {row["name"] for row in ran}
     assert all(len(row["samples"]) == 2 and row["peak"] > 0 and row["speed"]["tokens"] > 0 for row in ran)
-    assert len(figures["goals"]) == goals
     assert "bit for bit" in " ".join(out.split())
     assert list((tmp_path / "tmp").iterdir()) == []
 

@@ -167,7 +167,7 @@ def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
 
 def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
     (tmp_path / "out.training").mkdir()
-    (tmp_path / "out.training" / "lock").touch()
+    (tmp_path / "out.training" / "lock").write_text("minibert\n")
     (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7, "processes": 1, "tokenizer": "other"}')
     KINDS["mlm+nsp"](home, restart=True, out=tmp_path / "out", **STEPS | {"steps": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

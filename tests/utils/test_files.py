@@ -263,7 +263,7 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_
     ("name", "final"),
     [
         (".a.txt.0123abcd", "a.txt"),
-        (".a.txt.4711", "a.txt"),  # the number of a process, of earlier versions
+        (".a.txt.4711", ".a.txt.4711"),
         (".a.txt.bak", ".a.txt.bak"),
         (".a.txt.beef", ".a.txt.beef"),
         ("a.txt", "a.txt"),

@@ -277,16 +277,6 @@ def test_a_folder_that_cannot_be_renamed_stays_as_it_was(
     assert contents(tmp_path, "*.txt") == {"out/a.txt": b"newest"}
 
 
-def test_a_folder_that_an_earlier_version_wrote_is_replaced(tmp_path: Path) -> None:
-    """Where it was killed while replacing files, its list has two SHA-256s for a file, the old and the new."""
-    write_two(tmp_path / "out", "old")
-    path = tmp_path / "out" / LIST_FILE
-    digests = json.loads(path.read_text())["files"]
-    path.write_text(json.dumps({"files": {name: ["0" * 64, digest] for name, digest in digests.items()}}))
-    write_two(tmp_path / "out", "new")
-    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"new", "out/sub/b.txt": b"new"}
-
-
 def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")

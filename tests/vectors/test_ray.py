@@ -149,10 +149,9 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
 ) -> None:
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     embed_shards(pattern, out, checkpoint, text="body")
-    (out / "_manifest.json").rename(out / "manifest.json")  # as earlier versions called it
     write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[1:], rows=7)
     (out / "2.parquet").unlink()
-    for name in (".2.parquet.123", ".2.parquet.0123abcd", ".notes.parquet.txt"):  # two of workers that were killed
+    for name in (".2.parquet.123d0abc", ".2.parquet.0123abcd", ".notes.parquet.txt"):  # two of workers that were killed
         (out / name).write_bytes(b"x")
     done = embed_shards(pattern, out, checkpoint, text="body")
     assert (here[1], done.resumed_shards, done.rows) == (["1.parquet", "2.parquet"], 1, 78)

@@ -134,21 +134,6 @@ def test_an_interrupted_run_continues_where_it_stopped(checkpoint: Path, tmp_pat
     assert names(tmp_path) == ["whole.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_the_unfinished_work_of_an_earlier_version_is_continued(
-    checkpoint: Path, tmp_path: Path, computed: list[int], restart: bool
-) -> None:
-    begin(checkpoint, tmp_path / "x.npy")
-    (tmp_path / FOLDER / "_manifest.json").rename(tmp_path / FOLDER / "manifest.json")
-    with pytest.raises(ValueError, match="pooling 'cls'"):
-        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, pooling="mean")
-    assert (tmp_path / FOLDER / "manifest.json").exists()
-    computed.clear()
-    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, restart=restart)
-    assert (written.resumed_rows, sum(computed)) == ((0, 45) if restart else (16, 29))
-    assert names(tmp_path) == ["x.npy"]
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_run_that_fails_before_its_first_part_leaves_nothing(
     checkpoint: Path, tmp_path: Path, error: type[BaseException]
@@ -231,7 +216,7 @@ def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it
 
 def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint: Path, tmp_path: Path) -> None:
     begin(checkpoint, tmp_path / "x.npy")
-    for name in (".part-2.npz.0123abcd", ".manifest.json.7", "._manifest.json.0123abcd", ".notes.of.mine"):
+    for name in (".part-2.npz.0123abcd", "._manifest.json.0123abcd", ".notes.of.mine"):
         (tmp_path / FOLDER / name).write_text("x")
     embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert names(tmp_path) == ["x.npy", f"{FOLDER}/.notes.of.mine"]
