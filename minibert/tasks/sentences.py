@@ -119,7 +119,8 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         if not isinstance(row, list) or not isinstance(given, list):
             raise ValueError(f"{place} needs a list of words and a list of tags")
         if len(row) != len(given):
-            raise ValueError(f"{place} has {len(row)} words and {len(given)} tags; each word needs one tag")
+            counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
+            raise ValueError(f"{place} has {counts}; each word needs one tag")
         if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
@@ -238,7 +239,7 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
         raise ValueError(f"{name} has no column {brief(column)} in its first line, or two; it has: {listed(first)}")
     if column == 0 or not -len(first) <= column <= len(first):
         raise ValueError(
-            f"columns has {column}, and {name} has {len(first)} columns, 1 to {len(first)}; -1 is the last"
+            f"columns has {column}, and {name} has {counted(len(first), 'column')}, from 1 on; -1 is the last"
         )
     return column - 1 if column > 0 else len(first) + column
 

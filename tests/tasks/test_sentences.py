@@ -276,7 +276,7 @@ def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
     [
         ('{"text": "a", "label": 0}', r"a\.jsonl, line 1\b.*words.*tags"),
         ("7", r"a\.jsonl, line 1\b.* 7\b.*words"),
-        ('{"words": ["a"], "tags": ["O", "O"]}', r"line 1\b.* 1 words and 2 tags"),
+        ('{"words": ["a"], "tags": ["O", "O"]}', r"line 1\b.* 1 word and 2 tags"),
         ('{"words": "a", "tags": "O"}', r"line 1\b.* list of tags"),
         ('{"words": [1], "tags": ["O"]}', r"line 1\b.* 1;"),
         ('{"words": ["a"], "tags": [true]}', r"line 1\b.* True\b"),
