@@ -134,7 +134,7 @@ def with_casing(
         given[theirs] = found[ours]
         where = f"its tokenizer.json has {ours}={found[ours]}" if bert else "its vocabulary has upper-case pieces"
         kept = "texts keep their case; pass lowercase=True or False to decide" if ours == "lowercase" else "that counts"
-        warnings.warn(f"{folder} does not set {theirs}, and {where}: {kept}", stacklevel=4)
+        warnings.warn(f"{folder} does not set {theirs}, and {where}: {kept}", stacklevel=5)
     return {**settings, **given}
 
 
