@@ -89,9 +89,9 @@ TOKENIZER_CONFIG = {
     "unk_token": "[UNK]",
     "tokenizer_class": "BertTokenizer",
 }
-ARRAYS = {"mean": np.zeros(3), "scale": np.ones(3), "coef": np.ones((1, 3)), "intercept": np.ones(1)}
+ARRAYS = {"coef": np.ones((1, 3)), "intercept": np.ones(1)}
 CLASSIFIER = {
-    "format": 1,
+    "format": 2,
     "model": "a",
     "weights_sha256": "b" * 64,
     "tokenizer_fingerprint": "c" * 64,
@@ -99,15 +99,19 @@ CLASSIFIER = {
     "pooling": "cls",
     "layers": [-1],
     "combine": "concat",
+    "normalize": True,
+    "dimensions": None,
+    "max_length": None,
     "precision": "float32",
     "long": "cut",
     "stride": None,
     "missing": "error",
+    "columns": {},
     "labels": ["no", "yes"],
     "C": 1.0,
     "rows": 2,
     "folds": 5,
-    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
+    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1, "loss": 0.7}],
 }
 INDEX = {"metadata": {"total_size": 24}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
 HEADER = {
