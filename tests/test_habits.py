@@ -95,7 +95,7 @@ def test_encode_cuts_as_it_is_told(minilm: Path, how: dict[str, Any], special: b
 
 
 def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: minibert.Tokenizer) -> None:
-    with pytest.warns(TruncationWarning, match=r"^1 of 1 texts .* 20 tokens"):
+    with pytest.warns(TruncationWarning, match=r"^1 of 1 text is .* 20 tokens"):
         assert len(tokenizer.encode("good " * 40)) == 20
     assert len(tokenizer.encode("good " * 40, add_special_tokens=False)) == 40
 

@@ -103,7 +103,6 @@ DECODED = 'return linear(x, weights["embeddings.word_embeddings.weight"], weight
 CHOSEN = "chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)"
 LABELS = "labels = torch.where(chosen, ids, IGNORED)"
 LOSS = "return (torch.logsumexp(logits, dim=-1) - right).mean()"
-INNER = "return (inner - mean - normal * along) / deviation, (gradient * normal).sum(dim=0), gradient.sum(dim=0)"
 OF_SCORES = "of_scores = p * (of_p - (of_p * p).sum(dim=-1, keepdim=True)) * scale"
 UPDATE = "update = (mean / (1 - 0.9**step)) / (torch.sqrt(square / (1 - 0.999**step)) + 1e-8)"
 STEPPED = "return parameter - rate * (update + decay * parameter), mean, square"

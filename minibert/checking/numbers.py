@@ -41,13 +41,16 @@ def to_double(value: Any) -> Any:
     return type(value)(map(to_double, value)) if isinstance(value, list | tuple) else value
 
 
-def bounds(expected: Outputs, exact: Outputs) -> dict[str, float]:
-    """Return how much each output may differ; exact: the same in float64."""
+def bounds(expected: Outputs, exact: Outputs, dtype: torch.dtype = torch.float32) -> dict[str, float]:
+    """Return how much each output may differ.
+
+    exact: the same in float64; or the same as a port computes it in a dtype of less precision.
+    """
     found = {}
     for name, x in expected.items():
         if isinstance(x, Tensor) and x.is_floating_point():
             rounding = difference(x, exact[name])
-            found[name] = max(FACTOR * rounding, UNITS * torch.finfo(torch.float32).eps * float(x.abs().max()))
+            found[name] = max(FACTOR * rounding, UNITS * torch.finfo(dtype).eps * float(x.abs().max()))
         else:
             found[name] = 0.0
     return found

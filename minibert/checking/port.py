@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from minibert.checking.diagnosis import Numbers, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with
-from minibert.checking.numbers import FACTOR, UNITS, Outputs, bounds, difference, distance, first_wrong, problem
+from minibert.checking.numbers import Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import limited
 from minibert.checkpoints.load import has_head, head_of, load, name_in_file
@@ -73,7 +73,7 @@ class Expected:
 
     def outputs_in(self, dtype: torch.dtype) -> Outputs:
         """Return the outputs of minibert's model, computed in a dtype."""
-        model: Any = load(self.folder, head=self.head, dtype=dtype) if self.head else load(self.folder, dtype=dtype)
+        model: Any = load(self.folder, head=self.head, dtype=dtype)
         with inference(model):
             found = model(**self.inputs, output_hidden_states=True, output_attentions=True)
             encoder = getattr(model, "encoder", model)
@@ -98,19 +98,14 @@ class Expected:
 
     def limits(self, dtype: torch.dtype) -> dict[str, float]:
         """Return how much each output of a port that computes in this dtype may differ, by the names of `in_parts`."""
-        right, exact = in_parts(self.right), in_parts(self.exact)
-        if dtype == torch.float32:
-            return bounds(right, exact)
-        lower = in_parts(self.outputs_in(dtype))
-        return {
-            name: max(FACTOR * difference(lower[name], x), UNITS * torch.finfo(dtype).eps * float(x.abs().max()))
-            for name, x in right.items()
-        }
+        other = self.exact if dtype == torch.float32 else self.outputs_in(dtype)
+        return bounds(in_parts(self.right), in_parts(other), dtype)
 
     @cached_property
     def weights(self) -> dict[str, Tensor] | None:
         """The weights by BERT's official names, for the reference; None for a relative that it cannot compute."""
-        model: Any = load(self.folder, head="masked-lm") if self.head == "masked-lm" else load(self.folder)
+        head = self.head if self.head == "masked-lm" else None
+        model: Any = load(self.folder, head=head)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
         fits = not config.norm_first and not config.gated and config.hidden_act == "gelu"
@@ -120,7 +115,6 @@ class Expected:
             or len(set(config.shared_layers)) < len(encoder.layers)
         ):
             return None
-        head = self.head if self.head == "masked-lm" else ""
         found = {name_in_file(BERT, ours, head or ""): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"

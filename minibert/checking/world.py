@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from minibert.checking import reference
 from minibert.storage import hub
@@ -60,11 +61,8 @@ class World:
     def batch(self) -> tuple[Tensor, Tensor, Tensor]:
         """Texts and a pair as ids, segments and mask, (B,S) each, padded on the right."""
         rows = [self.row(text) for text in TEXTS] + [self.row(*PAIR)]
-        longest = max(len(ids) for ids, _ in rows)
-        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows])
-        segments = torch.tensor([of_text + [0] * (longest - len(of_text)) for _, of_text in rows])
-        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows])
-        return ids, segments, mask
+        ids, segments = (pad_sequence([torch.tensor(row[part]) for row in rows], batch_first=True) for part in (0, 1))
+        return ids, segments, (ids != 0).long()  # [PAD] is 0
 
     def row(self, first: str, second: str | None = None) -> tuple[list[int], list[int]]:
         """Return [CLS] first [SEP] second [SEP] as ids, and the segments."""

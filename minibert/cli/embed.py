@@ -3,6 +3,7 @@
 import argparse
 import time
 from dataclasses import asdict
+from typing import Any
 
 from minibert.cli.shared import (
     Arguments,
@@ -71,6 +72,12 @@ def run(args: Arguments) -> Figures:
     return figures | {"seconds": seconds}
 
 
+def shared(args: Arguments) -> dict[str, Any]:
+    """Return the settings of both engines."""
+    names = ("format", "delimiter", "encoding", "device")
+    return {name: getattr(args, name) for name in names} | {"recipe": read_options(args, Recipe)}
+
+
 def embed_one(args: Arguments) -> Figures:
     """Embed one file of texts, to a numpy file."""
     if args.workers is not None or args.keep_order:
@@ -85,14 +92,10 @@ def embed_one(args: Arguments) -> Figures:
         args.model,
         column=args.column,
         column2=args.column2,
-        format=args.format,
-        delimiter=args.delimiter,
-        encoding=args.encoding,
         dtype=args.dtype,
         restart=args.restart,
         overwrite=args.overwrite,
-        recipe=read_options(args, Recipe),
-        device=args.device,
+        **shared(args),
     )
     before = f"; {counted(written.resumed_rows, 'row')} done before" if written.resumed_rows else ""
     columns = written.columns or ()
@@ -116,14 +119,10 @@ def embed_many(args: Arguments) -> Figures:
         args.model,
         text=args.column,
         pair=args.column2,
-        format=args.format,
-        delimiter=args.delimiter,
-        encoding=args.encoding,
         workers=args.workers,
         keep_order=args.keep_order,
         restart=args.restart or args.overwrite,
-        recipe=read_options(args, Recipe),
-        device=args.device,
+        **shared(args),
     )
     before = f"; {counted(done.resumed_shards, 'shard')} done before" if done.resumed_shards else ""
     rows = f"{counted(done.rows, 'row')} in {counted(done.shards, 'shard')}"

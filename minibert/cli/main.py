@@ -28,7 +28,7 @@ from minibert.cli import check, checkpoints, classify, demo, embed, predict, sco
 from minibert.cli.shared import Arguments, Figures, in_options
 from minibert.tasks import TASKS
 from minibert.utils import habits
-from minibert.utils.files import neighbours
+from minibert.utils.files import neighbours, user_path
 from minibert.utils.printing import CONTROL, did_you_mean, is_main_process, note, printable
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
@@ -120,6 +120,12 @@ class Parser(argparse.ArgumentParser):
                 said = in_options(f"{missing}; {ours}", self.options) if ours else missing
                 self.error(said if said != missing else missing + did_you_mean(name, self.options))
         return super().parse_known_args(args, namespace)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return the value of an argument as its type. argparse would say "invalid user_path value: ''"."""
+        if action.type is user_path and not arg_string:
+            self.error(f"{action.option_strings[0]} has an empty name; is a variable of the shell not set?")
+        return super()._get_value(action, arg_string)
 
     def add_subparsers(self, **settings: Any) -> Any:
         """Add the place of the commands."""

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_options, check_texts, read_options, standard_input
+from minibert.cli.shared import Arguments, Figures, add_device, add_options, check_texts, read_options, standard_input
 from minibert.vectors.recipe import Recipe
 
 
@@ -13,7 +13,7 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
     add("corpus", metavar="CORPUS", help="a .npy file of `minibert embed`, or a file of texts, which is embedded")
     add("--texts", metavar="FILE", help="the texts of the .npy file, if they were moved")
     add("--model", metavar="NAME", help="checkpoint: a Hub name or a folder (default: what made the .npy file)")
-    add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+    add_device(parser)
     add_options(parser, Recipe, skip=("missing", "batch_tokens"))
 
 

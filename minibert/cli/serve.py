@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_device, add_options, read_options
 from minibert.serving import ServerSettings
 from minibert.utils.printing import counted, note, require
 from minibert.vectors.recipe import Recipe
@@ -24,7 +24,7 @@ API_KEY = "MINIBERT_API_KEY"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+    add_device(parser)
     add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"))
     add_options(parser, ServerSettings)
 

@@ -121,9 +121,14 @@ def add_masked_lm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help=help)
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the device."""
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+
+
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add the options for the device and the size of a batch."""
-    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+    add_device(parser)
     add_options(parser, Recipe, only=["batch_tokens"])
 
 

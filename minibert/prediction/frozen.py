@@ -45,7 +45,7 @@ from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
 DETAILS = "classifier"  # the entry of its metadata
-FORMAT = 2  # of the details; 1 had a mean and a scale for each column of the vectors
+FORMAT = 2  # of the details
 ARRAYS = ("coef", "intercept")
 RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
 SAMPLED = 8  # rows of given vectors that are computed again
@@ -316,19 +316,13 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
-            details: dict[str, Any] = {
-                "normalize": False,
-                "max_length": None,
-                "dimensions": None,
-                "columns": {},
-            }  # older folders lack them
-            details |= parse_json((file.metadata() or {})[DETAILS])
+            details: dict[str, Any] = parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details["columns"])
         labels = details["labels"]
         width = arrays["coef"].shape[-1]
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
-        shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
+        shapes = {"coef": (rows, width), "intercept": (rows,)}
         kinds = {
             "rows": int,
             "folds": int,
@@ -336,19 +330,15 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "model": str,
         }
         hashes = ("weights_sha256", "tokenizer_fingerprint")
-        stored = {1: tuple(shapes), FORMAT: ARRAYS}.get(details["format"], ())
         valid = {
-            "format": arrays.keys() == set(stored),
+            "format": details["format"] == FORMAT and arrays.keys() == shapes.keys(),
             "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
             **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
-            **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
-            "numbers": all(np.isfinite(array).all() for array in arrays.values())
-            and np.all(arrays.get("scale", 1) > 0),
+            **{name: array.dtype.kind == "f" and array.shape == shapes.get(name) for name, array in arrays.items()},
+            "numbers": all(np.isfinite(array).all() for array in arrays.values()),
         }
-        if details["format"] == 1:
-            details["scores"] = []  # which had no loss
         for one in details["scores"]:
             for name, number in asdict(GridScore(**one)).items():
                 check_number(f"the {name} of a score", number, float)
@@ -357,7 +347,4 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None
-    if "scale" in arrays:  # the same numbers as (vector - mean) / scale gave
-        coef = arrays["coef"] / arrays["scale"]
-        arrays = {"coef": coef, "intercept": arrays["intercept"] - coef @ arrays["mean"]}
     return details, arrays

@@ -20,6 +20,7 @@ from minibert.heads import Head, MaskedLM
 from minibert.prediction.frozen import CLASSIFIER_FILE, Classifier
 from minibert.prediction.logits import predict_logits
 from minibert.storage import hub
+from minibert.tables.texts import as_name
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.masked_text import MaskedText
@@ -39,7 +40,7 @@ def folder_kind(name: str | os.PathLike[str]) -> str:
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
     without any of these heads. Raises FileNotFoundError or ValueError if it is not a checkpoint.
     """
-    name = os.fspath(name)
+    name = as_name(name, "it comes before the texts")
     if (user_path(name) / CLASSIFIER_FILE).exists():
         return "frozen"
     tasks = {task_class(task).head: task for task in TASKS}

@@ -62,7 +62,7 @@ from minibert.tables.rows import (
 )
 from minibert.tables.texts import TEXT_COLUMNS, TextOrPair, as_text, is_missing
 from minibert.utils.files import parse_json
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 DEFAULT = FileSettings()
 STANDARD_INPUT = "standard input"
@@ -340,7 +340,7 @@ class Table:
                     if self.format == "tsv" and any(cell.startswith('"') for cell in row):
                         quotes = "; --format csv --delimiter tab reads cells in quotes, as pandas writes them"
                     raise ValueError(
-                        f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row{quotes}"
+                        f"{at} has {counted(len(row), 'column')}, {len(keys)} are expected, as in the first row{quotes}"
                     )
                 yield at, dict(zip(keys, row, strict=True))
 

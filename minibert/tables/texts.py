@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
@@ -58,6 +58,13 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     if dimensions != 1:
         raise TypeError(f"texts is a {kind} with {dimensions} dimensions; one column is expected; {PAIRS_HINT}")
     return [as_text(text, row, missing) for row, text in enumerate(as_column(texts))]
+
+
+def as_name(model: object, order: str) -> str:
+    """Return the name or folder of a checkpoint. Raises TypeError for anything else; order: of model and texts."""
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model is {brief(model)}; it must be a name, a folder or a model, and {order}")
+    return os.fspath(model)
 
 
 def as_column(values: Any) -> Any:
@@ -158,7 +165,8 @@ def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple
         )
     second = as_texts(pairs, missing=missing)
     if len(first) != len(second):
-        raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs a second one")
+        counts = f"{counted(len(first), 'text')} and {counted(len(second), 'pair')}"
+        raise ValueError(f"the columns have {counts}; each text needs a second one")
     return first, second
 
 

@@ -132,7 +132,7 @@ class Answering(AnsweringSettings, Task):
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
         notes = self.notes_on(data, split, len(examples), lost)
-        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions", left=tokenizer.cuts_left)
+        cut = TruncationWarning(truncated, len(data), max_question, longest, what="question", left=tokenizer.cuts_left)
         return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
 
     def notes_on(self, data: Questions, split: int, windows: int, lost: int) -> tuple[str, ...]:

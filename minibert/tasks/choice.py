@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from minibert.tables.formats import FileSettings
+from minibert.tables.formats import FileSettings, settings_by_name
 from minibert.tables.reading import Column, Table
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
@@ -105,10 +105,11 @@ class Choice(ChoiceSettings, Task):
     main = "accuracy"
 
     def read(self, path: Any) -> list[ChoiceQuestion]:
-        """Read questions with labels from a .jsonl, the array of a .json, or a .csv of SWAG; - is standard input."""
-        settings = FileSettings(
-            format=self.format or ("jsonl" if isinstance(path, str) and path == "-" else None), encoding=self.encoding
-        )
+        """Read questions with labels from a .jsonl, the array of a .json, or a .csv of SWAG; - is standard input.
+
+        A file whose name ends in nothing that is known is a .jsonl.
+        """
+        settings = settings_by_name(path, "jsonl", self.format, encoding=self.encoding)
         with Table(path, COLUMNS, settings, whole=True) as table:
             found = [question_of(record, place) for place, record in table.records()]
         if not found:
@@ -157,7 +158,7 @@ class Choice(ChoiceSettings, Task):
             tokens = len(first) + max(map(len, choices))
             cut += tokens > room
             longest = max(longest, tokens + max_length - room)
-        warning = TruncationWarning(cut, len(data), max_length, longest, what="questions with a choice", left=left)
+        warning = TruncationWarning(cut, len(data), max_length, longest, what="question", left=left)
         return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
 
     def decode(

@@ -23,7 +23,7 @@ from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, T
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, class_weights, is_alone
 from minibert.tasks.names import are_several, as_labels, in_order, of_matrix, with_points, without_points
 from minibert.tasks.settings import ClassificationSettings
-from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
+from minibert.text.tokenizer import Tokenizer
 from minibert.utils.printing import brief
 
 SEPARATOR = "|"  # between the labels of a text if a file has lists
@@ -204,11 +204,8 @@ class Classification(ClassificationSettings, Task):
             Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
             for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
         ]
-        tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
-        at_least = stats.uncounted > 0
-        left = tokenizer.cuts_left
-        cut = TruncationWarning(stats.truncated, len(data), max_length, stats.longest, at_least, left=left)
-        return Encoded(examples, cut=cut if stats.truncated else None)
+        tokenizer.warn(replace(stats, truncated=0), max_length)
+        return Encoded(examples, cut=stats.cut(max_length, tokenizer.cuts_left))
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -32,16 +32,10 @@ from minibert.tables.reading import Column, Table, listed, names_of
 from minibert.tables.texts import FIRST, SCORE, SECOND, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.names import as_number
 from minibert.tasks.settings import EmbeddingSettings
-from minibert.tasks.vector_measures import (
-    SCORED,
-    as_number,
-    different_scores,
-    retrieval_of,
-    right_texts,
-    similarity_of,
-)
-from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
+from minibert.tasks.vector_measures import SCORED, different_scores, retrieval_of, right_texts, similarity_of
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
 NEGATIVE = "negative"  # columns of hard negatives have names that begin with this
@@ -120,7 +114,6 @@ class Embedding(EmbeddingSettings, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "negatives", tuple(self.negatives))  # which training.json has as a list
         if self.pair is None and (self.negatives or self.label is not None):
             raise ValueError("negatives and label need pair: the column of the texts that belong to the first ones")
         if self.negatives and self.label is not None:
@@ -198,7 +191,7 @@ class Embedding(EmbeddingSettings, Task):
         """
         columns = [tokenizer.encode_texts(column, max_length=max_length) for column in data.columns]
         stats = sum((column.stats for column in columns), TokenStats())
-        tokenizer.warn(TokenStats(stats.texts, stats.tokens - stats.special, stats.unknown), max_length)
+        tokenizer.warn(replace(stats, truncated=0), max_length)
         ids = [column.ids for column in columns] * (2 if len(columns) == 1 else 1)
         unit = self.highest if self.loss == "cosine" else 1.0
         numbers: dict[tuple[int, ...], int] = {}
@@ -208,9 +201,7 @@ class Embedding(EmbeddingSettings, Task):
             if data.similarity is not None:
                 targets["similarity"] = data.similarity[row] / unit
             examples += [Example(one, [0] * len(one), targets) for one in texts]
-        left = tokenizer.cuts_left
-        cut = TruncationWarning(stats.truncated, stats.texts, max_length, stats.longest, stats.uncounted > 0, left=left)
-        return Encoded(examples, choices=len(ids), cut=cut if stats.truncated else None)
+        return Encoded(examples, choices=len(ids), cut=stats.cut(max_length, tokenizer.cuts_left))
 
     def step_loss(self, vectors: Tensor, numbers: Tensor, similarity: Tensor | None) -> Tensor:
         """Return the loss of all rows of a step, (N,C,D), (N,C), (N) -> ()."""

@@ -29,14 +29,12 @@ from minibert.tasks.names import (
     array_in,
     as_float,
     as_label,
+    as_number,
     in_order,
     is_matrix,
     of_matrix,
 )
 from minibert.utils.printing import beside, block, brief, counted
-
-LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
-
 
 # ---------------------------------------------------------------------------------------------------------------
 # Validation
@@ -269,13 +267,7 @@ class Regression:
 
     def parse(self, given: object, where: str) -> float:
         """Return a float that is finite in float32. Raises ValueError, with its place, for anything else."""
-        number = as_float(given)
-        if not abs(number) <= LARGEST:  # NaN is not
-            raise ValueError(
-                f"{where} has the label {brief(given)}; regression needs finite numbers up to {LARGEST:.2g} "
-                "(in a header, name the columns: --text, --label)"
-            )
-        return number
+        return as_number(given, where, "label", " (in a header, name the columns: --text, --label)")
 
     def named(self, given: Sequence[float]) -> tuple[list[float], list[str]]:
         """Return the numbers, and the one output, named as in transformers."""

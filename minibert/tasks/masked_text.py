@@ -91,7 +91,7 @@ def guesses_in(
 
     Raises ValueError, with the place of the text, if it has no mask, or one that is not in the ids.
     """
-    mask = mask_token(tokenizer)
+    mask: str = tokenizer.mask_token
     places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
         raise ValueError(
@@ -112,11 +112,6 @@ def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[G
         [Guess(tokenizer.token_text(id), p) for id, p in zip(ids, row, strict=True)]
         for ids, row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-
-
-def mask_token(tokenizer: Tokenizer) -> str:
-    """Return [MASK] as the tokenizer writes it."""
-    return tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
 
 
 def fill_text(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:

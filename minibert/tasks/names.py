@@ -11,6 +11,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +30,7 @@ UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, 
 ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
 PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']
 ARRAYS = (list, tuple, np.ndarray)
+LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
 
 
 def label_names(config: Config) -> list[str]:
@@ -72,6 +74,15 @@ def as_float(value: object) -> float:
         return math.nan
 
 
+def as_number(value: object, place: str, what: str = "score", hint: str = "") -> float:
+    """Return a number that float32 can hold. Raises ValueError, with its place, for anything else."""
+    if not abs(number := as_float(value)) <= LARGEST:  # NaN is not
+        raise ValueError(
+            f"{place} has the {what} {brief(value)}; it must be a finite number, up to {LARGEST:.3g}{hint}"
+        )
+    return number
+
+
 def are_several(labels: Any) -> bool:
     """Return whether these are several labels for each text: a matrix, or lists."""
     if hasattr(labels, "ndim"):
@@ -112,14 +123,16 @@ def array_in(cell: str, where: str) -> str | list[Any]:
         return cell
     if PRINTED.fullmatch(cell):  # Python would read 'a' 'b' as one text
         raise ValueError(f"{where} has the label {brief(cell)}; write an array as JSON, with commas: [0, 1, 1]")
+    found = parsed(cell)
+    return found if isinstance(found, list) else cell
+
+
+def parsed(cell: str) -> Any:
+    """Return the value of a text that is JSON, or a value as Python prints it; None for any other."""
     for parse in (parse_json, ast.literal_eval):
-        try:
-            found = parse(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list):
-            return found
-    return cell
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return parse(cell)
+    return None
 
 
 def with_points(cells: Sequence[Any], places: Sequence[str]) -> list[Any]:

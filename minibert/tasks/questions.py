@@ -12,7 +12,6 @@ In version 2.0 a question may have no answer in its passage: "is_impossible" is 
     question,context,answer_text,answer_start
 """
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from minibert.tables.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
 from minibert.tables.reading import Column, Table
 from minibert.tasks.base import Row
+from minibert.tasks.names import parsed
 from minibert.tasks.settings import AnsweringSettings
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
@@ -205,7 +205,12 @@ def answers_in(row: Mapping[str, Any]) -> list[Any]:
     column = next((name for name in TEXTS if name in row), "")
     if "answers" in row or not column:
         found = row["answers"]
-        found = parsed(found) if isinstance(found, str) and found[:1] in ("{", "[") else found
+        if isinstance(found, str) and found[:1] in ("{", "["):
+            cell = found
+            if (found := parsed(cell)) is None:
+                raise ValueError(
+                    f"the answers are {brief(cell)}; write them as JSON, or save the rows as .jsonl or .parquet"
+                )
     else:
         found = {"text": row[column], "answer_start": next((row[name] for name in STARTS if name in row), None)}
     if isinstance(found, Mapping):
@@ -217,16 +222,6 @@ def answers_in(row: Mapping[str, Any]) -> list[Any]:
     found = [found] if isinstance(found, str) else found or []
     found = [one if isinstance(one, Mapping) else {"text": one} for one in found]
     return [one for one in found if one["text"] not in ("", None)]
-
-
-def parsed(cell: str) -> Any:
-    """Return the value of a cell that is JSON, or as Python prints it. Raises ValueError for any other."""
-    for parse in (parse_json, ast.literal_eval):
-        try:
-            return parse(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    raise ValueError(f"the answers are {brief(cell)}; write them as JSON, or save the rows as .jsonl or .parquet")
 
 
 def nearest(context: str, gold: Gold) -> Gold | None:

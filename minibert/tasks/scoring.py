@@ -23,7 +23,7 @@ from minibert.kernels.parts import with_parts
 from minibert.model import EncoderOutput
 from minibert.quick import QUICK
 from minibert.storage.hub import find_masked_lm
-from minibert.tables.texts import as_texts
+from minibert.tables.texts import as_name, as_texts
 from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
@@ -68,7 +68,8 @@ class Scorer:
             raise ValueError("precision 'int8' and long 'windows' are for vectors; scores have neither")
         loaded: Any = model
         if not isinstance(model, MaskedLM):
-            tokenizer = tokenizer or load_tokenizer(os.fspath(model))
+            model = as_name(model, "the texts come before it")
+            tokenizer = tokenizer or load_tokenizer(model)
             loaded = load_masked_lm(model, choose_device(device))
         if tokenizer is None:
             raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")

@@ -1,16 +1,14 @@
 """Sentences of words and their tags, and the files that have them.
 
     # a comment                       a line for each word, an empty line between sentences; columns are separated by
-    1   Ann    NNP   B-person         tabs or, in a line without tabs, by spaces, in a .csv by commas
-    2   left   VBD   O
+    Ann    NNP   B-person             tabs or, in a line without tabs, by spaces, in a .csv by commas
+    left   VBD   O
 
     {"words": ["Ann", "left"], "tags": ["B-person", "O"]}     or a sentence in each row: .jsonl, .json, .parquet
 
 In a line the word is the first column and the tag the last, unless `columns` or a header names others: word or token,
-and ner or tag or label. A first column of numbers (CoNLL-U) is left out, as are lines of CoNLL-U that are not words,
-such as 1-2. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
-
-A line that begins with # is a comment, unless it has all columns and a tag that other words have too, or a prefix.
+and ner or tag or label. A line that begins with # is a comment, except in a .csv; lines 1-2 and 1.1 of CoNLL-U are not
+words. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
 """
 
 import csv
@@ -30,8 +28,8 @@ DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 WORDS = ("word", "words", "token", "tokens", "form")  # usual names of columns, the likeliest first
 TAGS = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label", "entity", "pos_tags", "pos", "upos")
 SENTENCE = ("sentence #", "sentence_id", "sent_id", "sentence")
-NUMBER = re.compile(r"\d+([-.]\d+)?", re.ASCII)  # of a word in CoNLL-U; 1-2 and 1.1 are not words
 CONLL_U = 10  # columns
+NO_WORD = re.compile(r"\d+[-.]\d+", re.ASCII)  # a line of CoNLL-U
 JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
 MOST_SPACES = 2  # in a word, on average: "New York" may be one
 WRONG_TASK = "; texts with a label each are for the task classify, JSON for answer or choose"
@@ -121,7 +119,8 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         if not isinstance(row, list) or not isinstance(given, list):
             raise ValueError(f"{place} needs a list of words and a list of tags")
         if len(row) != len(given):
-            raise ValueError(f"{place} has {len(row)} words and {len(given)} tags; each word needs one tag")
+            counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
+            raise ValueError(f"{place} has {counts}; each word needs one tag")
         if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
@@ -141,7 +140,7 @@ def is_tag(value: object) -> bool:
 
 
 class Line(NamedTuple):
-    """A line of a file, from 1, and its columns."""
+    """A line of a file, from 1, and its columns; none: it ends a sentence."""
 
     number: int
     text: str
@@ -153,50 +152,42 @@ class Layout(NamedTuple):
 
     word: int
     tag: int
-    sentence: int | None = None  # changes where a sentence begins
-    header: bool = False  # whether the first line has the names
-    chosen: bool = False  # whether the user named them
+    sentence: int | None  # changes where a sentence begins
+    header: bool  # whether the first line has the names
 
 
 def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) -> Sentences:
     """Return the sentences of lines, each a word and its tag."""
-    lines = list(lines_of(file, in_csv))
-    if not tagged and all(len(line.cells) <= 1 for line in lines if not line.text.startswith("# ")):
+    every = list(lines_of(file, in_csv))
+    lines = [line for line in every if in_csv or not is_comment(line)]
+    if not tagged and all(len(line.cells) <= 1 for line in lines):
         how = replace(how, columns=None)  # of training
-        lines = [line._replace(cells=[*line.cells, OUTSIDE]) if len(line.cells) == 1 else line for line in lines]
+        lines = [line._replace(cells=[*line.cells, OUTSIDE]) if line.cells else line for line in lines]
     rows = [line for line in lines if line.cells]
-    plain = [row for row in rows if not row.text.startswith("#")] or rows
-    if not plain:
+    if not rows:
         return Sentences([], [])
-    width = max(len(plain[0].cells), 2)
-    layout = layout_of(plain[0].cells, [row.cells for row in plain[1:] if len(row.cells) == width], how, file.name)
-    header = {plain[0].number} if layout.header else set[int]()
-    tags = {row.cells[layout.tag] for row in plain[layout.header :] if len(row.cells) == width}
-    comments = {row.number for row in rows if is_comment(row, width, layout.tag, tags)}
-    words = [row for row in rows if row.number not in comments | header]
-    check_lines(words, width, layout, file.name)
-    layout, ranges = without_numbers(words, width, layout, file.name)
+    width = max(len(rows[0].cells), 2)
+    layout = layout_of(rows[0].cells, [row.cells for row in rows[1:] if len(row.cells) == width], how, file.name)
+    check_lines(rows[layout.header :], width, layout, file.name)
     sentences: list[list[tuple[str, str]]] = [[]]
-    before = ""
-    taken = {row.number for row in words} - ranges
-    for line in lines:
-        number = line.cells[layout.sentence] if layout.sentence is not None and line.number in taken else ""
-        if not line.cells or (number and number != before):
+    current = ""
+    for line in lines[lines.index(rows[0]) + layout.header :]:
+        number = line.cells[layout.sentence] if line.cells and layout.sentence is not None else ""
+        if not line.cells or number not in ("", current):
             sentences.append([])
-            before = number or before
-        if line.number in taken:
+            current = number or current
+        if line.cells:
             sentences[-1].append((line.cells[layout.word], line.cells[layout.tag]))
-    found = [sentence for sentence in sentences if sentence]
-    check_sentences(found, file.name, tagged and not (layout.header or layout.chosen))
-    counts = (
-        (len(comments), "left out: comments, which begin with #"),
-        (len(ranges), "left out: numbers such as 1-2 or 1.1 are of no word"),
-    )
-    notes = [f"{counted(count, 'line')} {text}" for count, text in counts if count]
-    if not layout.chosen and (layout.word, layout.tag) != (0, width - 1):
+    sentences = [sentence for sentence in sentences if sentence]
+    unnamed = how.columns is None and not layout.header
+    check_sentences(sentences, file.name, tagged and unnamed)
+    notes = []
+    if left_out := len(every) - len(lines):
+        notes.append(f"{counted(left_out, 'line')} left out: comments, which begin with #, and 1-2 or 1.1 of CoNLL-U")
+    if how.columns is None and (layout.word, layout.tag) != (0, width - 1):
         notes.append(f"column {layout.word + 1} is read as the word, and column {layout.tag + 1} of {width} as its tag")
-    words_of, tags_of = ([[one[part] for one in sentence] for sentence in found] for part in (0, 1))
-    return Sentences(words_of, tags_of, notes=tuple(notes))
+    words, tags = ([[row[part] for row in sentence] for sentence in sentences] for part in (0, 1))
+    return Sentences(words, tags, notes=tuple(notes))
 
 
 def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
@@ -219,20 +210,25 @@ def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
         yield Line(number, text, [] if ends else cells)
 
 
+def is_comment(line: Line) -> bool:
+    """Return whether a line is no word: it begins with #, or is a range or an empty node of CoNLL-U."""
+    return line.text.startswith("#") or (len(line.cells) == CONLL_U and NO_WORD.fullmatch(line.cells[0]) is not None)
+
+
 def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
     """Return the columns, as chosen or named in a header. Raises ValueError for a column that is not there."""
     names = [cell.lower() for cell in first]
-    last = len(first) - 1
-    found = [next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)]
-    word, tag, sentence = found
+    word, tag, sentence = (
+        next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)
+    )
     header = word >= 0 and tag >= 0 and all(row[tag] != first[tag] for row in others)  # a tag may be called ner
     header = header or any(isinstance(one, str) for one in how.columns or ())
     if how.columns is not None:
         word, tag = (place_of(column, first, name) for column in how.columns)
     elif not header:
         word = 0
-        tag = last
-    return Layout(word, tag, sentence if header and sentence >= 0 else None, header, how.columns is not None)
+        tag = len(first) - 1
+    return Layout(word, tag, sentence if header and sentence >= 0 else None, header)
 
 
 def place_of(column: str | int, first: list[str], name: str) -> int:
@@ -243,17 +239,9 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
         raise ValueError(f"{name} has no column {brief(column)} in its first line, or two; it has: {listed(first)}")
     if column == 0 or not -len(first) <= column <= len(first):
         raise ValueError(
-            f"columns has {column}, and {name} has {len(first)} columns, 1 to {len(first)}; -1 is the last"
+            f"columns has {column}, and {name} has {counted(len(first), 'column')}, from 1 on; -1 is the last"
         )
     return column - 1 if column > 0 else len(first) + column
-
-
-def is_comment(row: Line, width: int, tag: int, tags: set[str]) -> bool:
-    """Return whether this is a comment, such as # text = Ann left, and not a word."""
-    if not row.text.startswith("#"):
-        return False
-    found = row.cells[tag] if len(row.cells) == width else ""
-    return not (found in tags or found == OUTSIDE or (found[:1] in PREFIXES and found[1:2] == "-"))
 
 
 def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> None:
@@ -268,24 +256,6 @@ def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> 
             )
 
 
-def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str) -> tuple[Layout, set[int]]:
-    """Return the layout, whose word is the second column if the first has numbers, and which lines are not words.
-
-    Raises ValueError for CoNLL-U, whose last column is not a tag, if the columns were not chosen.
-    """
-    ids = [found[0] if (found := NUMBER.fullmatch(row.cells[0])) else "" for row in rows]
-    chosen = layout.header or layout.chosen
-    if width < 3 or (chosen and layout.word == 0) or not all(ids):
-        return layout, set()
-    if not chosen and width == CONLL_U:
-        raise ValueError(
-            f"{name} is in the format CoNLL-U; choose the columns of word and tag: --columns 2,4 (columns=)"
-        )
-    ranges = {row.number for row, id in zip(rows, ids, strict=True) if not id.isdecimal()}
-    layout = layout if chosen else layout._replace(word=1)
-    return layout, ranges if 2 * len(ranges) < len(rows) else set()
-
-
 def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str, unnamed: bool) -> None:
     """Raise ValueError for words and tags of a file that are something else; unnamed: the first may be a header."""
     rows = [row for sentence in sentences for row in sentence]
@@ -298,10 +268,10 @@ def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str, u
     if not rows:
         return
     long = [{word for word, _ in sentence} for sentence in sentences if len(sentence) > 2]
-    if long and all(len(words) == 1 for words in long):
+    if (long and all(len(words) == 1 for words in long)) or (unnamed and all(word.isdecimal() for word, _ in rows)):
         raise ValueError(
-            f"{name} has the same word, such as {rows[0][0][:40]!r}, in all lines of a sentence; choose the columns of "
-            "word and tag: --columns WORD,TAG (columns=)"
+            f"{name} has numbers, or the same word in all lines of a sentence, such as {rows[0][0][:40]!r}; choose the "
+            "columns of word and tag, as --columns 2,4 for CoNLL-U (columns=)"
         )
     word, tag = rows[0]
     others = {tag for _, tag in rows[1:]} - {OUTSIDE}

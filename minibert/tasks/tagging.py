@@ -46,8 +46,8 @@ from minibert.tasks.sentences import WRONG_TASK, Sentences, read_sentences, unta
 from minibert.tasks.settings import ClassificationSettings, TaggingSettings
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
-from minibert.text.wordpiece import CHINESE
-from minibert.utils.printing import progress_bar
+from minibert.text.wordpiece import CHINESE, is_in
+from minibert.utils.printing import counted, progress_bar
 
 MOST_TAGS = 20  # of data with fewer than two words for each
 MOST_WORDS = 300  # of a sentence that is the only one
@@ -225,11 +225,11 @@ def encoding_notes(
     words = sum(map(len, back))
     lost = sum(row.count(None) for row in back)
     counts = [
-        (lost, f"of {words:,} words have no token and count as {OUTSIDE}: they are invisible, such as U+200B"),
+        (lost, f"of {counted(words, 'word')} without a token, read as {OUTSIDE}: invisible, such as U+200B"),
         (
             split,
-            f"of {len(back):,} sentences are longer than {max_length} tokens (the longest has {longest:,}) and are "
-            f"read in windows, {rows:,} rows in all",
+            f"of {counted(len(back), 'sentence')} longer than {max_length} tokens (the longest has {longest:,}), read "
+            f"in windows, {counted(rows, 'row')} in all",
         ),
     ]
     return [f"{count:,} {note}" for count, note in counts if count]
@@ -274,6 +274,6 @@ def is_separate(text: str, place: int) -> bool:
     before = text[max(place - 1, 0) : place]
     after = text[place + 1 : place + 2]
     if unicodedata.category(mark)[0] not in "PS":
-        return any(first <= ord(mark) <= last for first, last in CHINESE)
+        return is_in(mark, CHINESE)
     inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())
     return not inside and not (mark in "@#" and after.isalnum())

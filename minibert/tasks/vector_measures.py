@@ -25,8 +25,8 @@ from minibert.tables.formats import FileSettings, is_doubtful
 from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.metrics import correlation
-from minibert.tasks.names import as_float
-from minibert.utils.printing import block, brief, counted
+from minibert.tasks.names import as_number
+from minibert.utils.printing import block, counted
 from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -36,7 +36,6 @@ from minibert.vectors.search import DEFAULT_MODEL, nearest, scaled
 DRAWS = 1000  # of the bootstrap
 CUTOFFS = (1, 5, 10)  # of recall
 MOST = 10  # ranks that count in MRR and nDCG
-LARGEST = float(np.finfo(np.float32).max)  # score, whose square is finite
 SCORED = (Column("text", usual=FIRST), Column("pair", usual=SECOND), Column("label", usual=SCORE))
 
 
@@ -199,10 +198,3 @@ def measure_file(
         return measure_retrieval(read[0], read[1], model, recipe, device)
     scores = [as_number(cell, place) for cell, place in zip(read[2], places, strict=True)]
     return measure_similarity(read[0], read[1], scores, model, recipe, device)
-
-
-def as_number(cell: object, place: str) -> float:
-    """Return a score. Raises ValueError, with its place, for anything but a finite number, as float32 has it."""
-    if not abs(number := as_float(cell)) <= LARGEST:  # nor NaN
-        raise ValueError(f"{place} has the score {brief(cell)}; it must be a finite number, up to {LARGEST:.3g}")
-    return number

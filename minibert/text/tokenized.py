@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from minibert.utils.habits import ATTRIBUTES, Habits
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, counted
 
 
 @contextmanager
@@ -114,14 +114,15 @@ class TruncationWarning(UserWarning):
     limit: int = 0  # tokens
     longest: int = 0  # tokens of the longest text before truncation
     at_least: bool = False  # the longest was tokenized only as far as needed
-    what: str = "texts"
+    what: str = "text"
     left: bool = False  # they lost their beginnings, by truncation_side
 
     def __str__(self) -> str:
+        verb = "is" if self.truncated == 1 else "are"
+        least = "at least " if self.at_least else ""
         return (
-            f"{self.truncated} of {self.texts} {self.what} are longer than {self.limit} tokens (the longest has "
-            f"{'at least ' if self.at_least else ''}{self.longest}): what comes "
-            f"{'before' if self.left else 'after'} was cut off"
+            f"{self.truncated:,} of {counted(self.texts, self.what)} {verb} longer than {self.limit} tokens (the "
+            f"longest has {least}{self.longest}): what comes {'before' if self.left else 'after'} was cut off"
         )
 
 
@@ -150,10 +151,15 @@ class TokenStats:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(TokenStats)}
         return replace(self, **sums | {"longest": max(self.longest, other.longest)})
 
+    def cut(self, max_length: int, left: bool) -> TruncationWarning | None:
+        """Return the warning of truncated texts; None if all are whole."""
+        at_least = self.uncounted > 0
+        cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, at_least, left=left)
+        return cut if self.truncated else None
+
     def warn(self, max_length: int, unknown_token: str, stacklevel: int, left: bool = False) -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
-        if self.truncated:
-            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0, left=left)
+        if cut := self.cut(max_length, left):
             warnings.warn(cut, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:

@@ -24,65 +24,29 @@ from functools import cache
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_LENGTH = 100  # characters; longer strings are rarely words, and matching takes quadratic time
 
+
+def blocks(text: str) -> list[range]:
+    """Return blocks of code points, "0041-0043 0061" as 0x41 to 0x43 and 0x61."""
+    parts = (one.partition("-") for one in text.split())
+    return [range(int(first, 16), int(last or first, 16) + 1) for first, _, last in parts]
+
+
+def is_in(character: str, blocks: Sequence[range]) -> bool:
+    """Return whether a character is in one of these blocks."""
+    return any(ord(character) in block for block in blocks)
+
+
 # Blocks of Chinese characters, first and last. Japanese kana and Korean hangul are not here: to BERT they are letters.
-CHINESE = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
-)
+CHINESE = blocks("3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF 2F800-2FA1F")
 
 # The library has the table of categories of Unicode 8.0. These are all marks (Mn), punctuation (P.) and format
 # characters (Cf) that were added up to Unicode 17.0; the library treats them as letters. Other characters in these
 # ranges are letters or unassigned in both, so the ranges may be generous.
-AFTER_UNICODE_8 = (
-    (0x05C8, 0x05C9),
-    (0x061D, 0x061D),
-    (0x07FD, 0x07FD),
-    (0x0890, 0x08E2),
-    (0x09FD, 0x09FE),
-    (0x0A76, 0x0A76),
-    (0x0AFA, 0x0AFF),
-    (0x0B53, 0x0B55),
-    (0x0C04, 0x0C3C),
-    (0x0C77, 0x0C77),
-    (0x0C84, 0x0C84),
-    (0x0D00, 0x0D00),
-    (0x0D3B, 0x0D3C),
-    (0x0D81, 0x0D81),
-    (0x0EBA, 0x0EBA),
-    (0x0ECE, 0x0ECE),
-    (0x180F, 0x1886),
-    (0x1ABF, 0x1AF0),
-    (0x1B4E, 0x1B4F),
-    (0x1B7D, 0x1B7F),
-    (0x1DF6, 0x1DFB),
-    (0x2E43, 0x2E63),
-    (0xA82C, 0xA82C),
-    (0xA8C5, 0xA8C5),
-    (0xA8FF, 0xA8FF),
-    (0xA9BD, 0xA9BD),
-    (0x10D24, 0x10F89),
-    (0x11070, 0x11074),
-    (0x110C2, 0x110CD),
-    (0x111CF, 0x111CF),
-    (0x1123E, 0x11241),
-    (0x1133B, 0x1133B),
-    (0x113BB, 0x1145E),
-    (0x11660, 0x1166C),
-    (0x116B9, 0x116B9),
-    (0x1182F, 0x11FFF),
-    (0x12FF1, 0x1612F),
-    (0x16D6D, 0x16F4F),
-    (0x16FE2, 0x16FE4),
-    (0x1CF00, 0x1D128),
-    (0x1D25B, 0x1D25C),
-    (0x1E000, 0x1E6F5),
-    (0x1E944, 0x1E95F),
+AFTER_UNICODE_8 = blocks(
+    "05C8-05C9 061D 07FD 0890-08E2 09FD-09FE 0A76 0AFA-0AFF 0B53-0B55 0C04-0C3C 0C77 0C84 0D00 0D3B-0D3C 0D81 0EBA "
+    "0ECE 180F-1886 1ABF-1AF0 1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E63 A82C A8C5 A8FF A9BD 10D24-10F89 11070-11074 "
+    "110C2-110CD 111CF 1123E-11241 1133B 113BB-1145E 11660-1166C 116B9 1182F-11FFF 12FF1-1612F 16D6D-16F4F "
+    "16FE2-16FE4 1CF00-1D128 1D25B-1D25C 1E000-1E6F5 1E944-1E95F"
 )
 # Characters that 8.0 had in another category: Canadian chi sign, Sharada sandhi mark, Hanunoo pamudpod, Ahom medial.
 CATEGORY_IN_UNICODE_8 = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U0001171e": "Mn"}
@@ -91,8 +55,7 @@ CATEGORY_IN_UNICODE_8 = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U
 @cache
 def category(character: str) -> str:
     """Return the general category of the character in Unicode 8.0; "Lo", a letter, for later characters."""
-    code = ord(character)
-    if any(first <= code <= last for first, last in AFTER_UNICODE_8):
+    if is_in(character, AFTER_UNICODE_8):
         return "Lo"
     return CATEGORY_IN_UNICODE_8.get(character) or unicodedata.category(character)
 
@@ -106,7 +69,7 @@ def clean(text: str) -> str:
 
 def space_out_chinese(text: str) -> str:
     """Put spaces around every Chinese character: there are none between words, so each one is a word."""
-    return "".join(f" {c} " if any(a <= ord(c) <= z for a, z in CHINESE) else c for c in text)
+    return "".join(f" {c} " if is_in(c, CHINESE) else c for c in text)
 
 
 def strip_accents(text: str) -> str:

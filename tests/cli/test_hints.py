@@ -103,6 +103,12 @@ def test_an_option_of_other_libraries_is_answered_with_ours(line: str, ours: str
     assert f"; {ours}" in refuse(line)
 
 
+@pytest.mark.parametrize("line", ["embed train.tsv --out=", "trace one --svg=", "finetune tag train.conll --plot="])
+def test_an_empty_name_of_an_output_is_refused_in_one_sentence(line: str, refuse: Refuse) -> None:
+    option = line.split()[-1].rstrip("=")
+    assert f"error: {option} has an empty name; " in refuse(line)
+
+
 TEXTS = ["predict sentiment", "classify predict sentiment", "score", "search x.npy", "fill-mask", "trace", "trace good"]
 A_FILE = ["train.tsv", "sentiment", "nofile.tsv", "no/such.jsonl.gz", "*.csv", "./long.txt"]
 

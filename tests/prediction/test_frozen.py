@@ -13,7 +13,6 @@ from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from support.words import labelled
 
 from minibert import TextFeatures, embed
@@ -55,17 +54,6 @@ def test_vectors_have_length_one_unless_they_are_to_stay_as_they_are(checkpoint:
         made = train(TEXTS, LABELS, model=str(checkpoint), grid=[1.0], **given)
         expected = LogisticRegression().fit(embed(TEXTS, checkpoint, normalize=normalize is not False), LABELS)
         np.testing.assert_allclose(made.head.coef_, expected.coef_, atol=1e-4)
-
-
-def test_a_classifier_of_the_version_before_which_scaled_each_column_predicts_the_same(
-    saved: Path, checkpoint: Path
-) -> None:
-    vectors = embed(TEXTS, checkpoint, pooling="mean", layers=(-2, -1))
-    scaler, head = old = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(vectors, LABELS)
-    arrays = {"mean": scaler.mean_, "scale": scaler.scale_, "coef": head.coef_, "intercept": head.intercept_}
-    edit(saved, {"format": 1, "C": 1.0, "normalize": False, "dimensions": None}, arrays)
-    expected = old.predict_proba(embed(NEW, checkpoint, pooling="mean", layers=(-2, -1)))
-    np.testing.assert_allclose(Classifier.load(saved).predict_proba(NEW), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [int, str])
@@ -226,7 +214,8 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
     [
         ({"format": 3}, {}, r"format.* 2\b"),
         ({"format": []}, {}, "cannot be used"),
-        ({}, {"scale": np.ones(48)}, "format"),  # of the version before
+        ({"format": 1}, {}, r"format.* 2\b"),
+        ({}, {"scale": np.ones(48)}, "format"),
         ({"labels": None}, {}, "'labels'"),
         ({"labels": ["pos"]}, {}, "labels"),
         ({"labels": ["pos", "pos"]}, {}, "labels"),
@@ -250,7 +239,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
         ({}, {"coef": np.full((1, 48), np.nan)}, "numbers"),
         ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "coef"),
         ({}, {"coef": np.ones((1, 48), dtype=bool)}, "coef"),
-        ({"format": 1}, {"mean": np.zeros(48), "scale": np.zeros(48)}, "numbers"),
         ({}, {"coef": np.array([1.0])}, "coef"),
         ({}, {"intercept": np.ones(2)}, "intercept"),
     ],

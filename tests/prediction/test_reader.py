@@ -30,6 +30,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_kinds(tmp_path_factory.mktemp("folders"))
 
 
+def test_texts_in_the_place_of_the_model_are_answered_with_the_order() -> None:
+    with pytest.raises(TypeError, match=r"model is \['a'\].* before the texts"):
+        minibert.predict(["a"], "novels")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"model is \['a'\].* texts come before it"):
+        minibert.score("novels", ["a"])  # type: ignore[arg-type]
+
+
 # -- kinds
 
 

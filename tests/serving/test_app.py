@@ -196,7 +196,7 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors,
     assert_close(found_in(embed(server, [ids])), expected[1:])
 
 
-@pytest.mark.filterwarnings("ignore:1 of 2 texts are longer")
+@pytest.mark.filterwarnings("ignore:1 of 2 texts is longer")
 def test_token_ids_are_cut_on_the_side_that_the_files_state(folder: Path, tmp_path: Path) -> None:
     left = shutil.copytree(folder, tmp_path / "left")
     (left / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left"}))

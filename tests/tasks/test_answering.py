@@ -82,7 +82,7 @@ ONE = Questions([asked("Rome")])
         (lambda: Answering().labels_of(Questions([asked()], known=False)), r"\b1 questions"),
         (lambda: Answering().labels_of(Questions([asked()] * 2, unanswerable=True)), r"\b2 questions"),
         (lambda: Answering().from_texts(["why?"]), "second texts"),
-        (lambda: Answering().from_texts(["why?"], ["a", "b"]), r"\b1 texts.* 2 pairs"),
+        (lambda: Answering().from_texts(["why?"], ["a", "b"]), r"\b1 text\b.* 2 pairs"),
         (lambda: answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x"), "answers"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
     question = "where " * 70
     encoded = encode(Answering(), Questions([asked("Rome", question=question), asked("Rome")]))
     assert encoded.examples[0].segments.index(1) == 66
-    assert "1 of 2 questions are longer than 64 tokens (the longest has 70)" in str(encoded.cut)
+    assert "1 of 2 questions is longer than 64 tokens (the longest has 70)" in str(encoded.cut)
 
 
 # -- labels

@@ -315,7 +315,7 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
         (lambda: ONE.labels_of(ONE.from_texts(["good film"])), ValueError, "no labels"),
         (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "no labels"),
         (lambda: ONE.from_texts(["good", None]), TypeError, r"row 1 .*None"),  # type: ignore[list-item]
-        (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, r"\b2 texts.* 1 pairs"),
+        (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, r"\b2 texts.* 1 pair\b"),
         (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "two lists"),
         (lambda: ONE.read("none.tsv"), FileNotFoundError, r"none\.tsv"),
         (lambda: Classification(separator="|", regression=True), ValueError, "separator"),
@@ -370,7 +370,7 @@ def test_an_unknown_label_is_refused_with_its_row(tmp_path: Path, tokenizer: Tok
 
 def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokenizer: Tokenizer) -> None:
     encoded = ONE.encode(ONE.from_texts(["good film " * 10, "bad"], ["the play", "the play"]), tokenizer, [], 10)
-    assert "1 of 2 texts are longer than 10 tokens (the longest has 25)" in str(encoded.cut)
+    assert "1 of 2 texts is longer than 10 tokens (the longest has 25)" in str(encoded.cut)
     assert encoded.examples[0].segments == [0] * 7 + [1] * 3
     assert tokenizer.decode(encoded.examples[0].ids) == "[CLS] good film good film good [SEP] the play [SEP]"
     assert ONE.encode(ONE.from_texts(["bad"]), tokenizer, [], 20).cut is None

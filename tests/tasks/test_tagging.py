@@ -152,9 +152,14 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
             vanish,
             128,
             [["O"], ["B-person", "O", "B-person"], ["O"], [], ["O"]],
-            "^2 of 6 words have no token and count as O",
+            "^2 of 6 words without a token, read as O",
         ),
-        (BEACH, 6, BEACH.tags, r"^1 of 2 sentences are longer than 6 tokens \(the longest has 10\) .* windows, 4 rows"),
+        (
+            BEACH,
+            6,
+            BEACH.tags,
+            r"^1 of 2 sentences longer than 6 tokens \(the longest has 10\), read in windows, 4 rows in all",
+        ),
     ):
         encoded = encode(data, max_length)
         assert [one["tags"] for one in TASK.decode(certain(encoded), encoded, data, LABELS)] == expected

@@ -89,9 +89,9 @@ TOKENIZER_CONFIG = {
     "unk_token": "[UNK]",
     "tokenizer_class": "BertTokenizer",
 }
-ARRAYS = {"coef": np.ones((1, 3)), "intercept": np.ones(1)}
+ARRAYS = {"mean": np.zeros(3), "scale": np.ones(3), "coef": np.ones((1, 3)), "intercept": np.ones(1)}
 CLASSIFIER = {
-    "format": 2,
+    "format": 1,
     "model": "a",
     "weights_sha256": "b" * 64,
     "tokenizer_fingerprint": "c" * 64,
@@ -107,7 +107,7 @@ CLASSIFIER = {
     "C": 1.0,
     "rows": 2,
     "folds": 5,
-    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1, "loss": 0.6}],
+    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
 }
 INDEX = {"metadata": {"total_size": 24}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
 HEADER = {

@@ -19,12 +19,39 @@ from minibert.tasks.answering import Answering
 from minibert.tasks.choice import Choice, ChoiceQuestion
 from minibert.tasks.classification import Classification, Texts
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
-from minibert.text.tokenizer_settings import APPLIED, HARMLESS, UNSUPPORTED
+from minibert.text.tokenizer_settings import NAMED, UNSUPPORTED
 
 every_family = pytest.mark.parametrize("family", ["words", *CLASSES])
 
 
 # -- keys
+
+# With UNSUPPORTED, every key of tokenizer_config.json that transformers 5.23 reads.
+APPLIED = {
+    *("tokenizer_class", "model_max_length", "max_len", "truncation_side", "model_input_names"),
+    *(*NAMED, "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"),
+    *("model_specific_special_tokens", "split_special_tokens"),
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "add_prefix_space", "trim_offsets"),
+}
+HARMLESS = {
+    "rows are padded on the right, so that positions count from the first token": {
+        *("padding_side", "pad_to_multiple_of", "pad_token_type_id", "tokenizer_padding", "_json_padding"),
+    },
+    "each call sets these": {"max_length", "stride", "truncation_strategy"},
+    "upstream reads it only without a tokenizer.json and a class with rules": {"unk_id"},
+    "the template of the class has these tokens": {"add_bos_token", "add_eos_token"},
+    "these change how ids become text, not the ids": {
+        *("clean_up_tokenization_spaces", "errors"),
+        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    },
+    "where files are, and what read them; upstream finds them itself": {
+        *("name_or_path", "tokenizer_file", "vocab_file", "merges_file", "is_local", "local_files_only"),
+        *("files_loaded", "backend", "verbose", "_commit_hash", "processor_class", "tokenizer"),
+    },
+    "code of a checkpoint is never run; a tokenizer_class of its own is refused": {"auto_map"},
+    "of chats": {"chat_template", "response_template", "response_schema", "chat_control_tokens"},
+    "of Mistral's models": {"fix_mistral_regex"},
+}
 
 
 def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -> None:
