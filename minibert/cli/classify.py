@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", required=True, type=user_path, metavar="FOLDER", help="the folder of the classifier")
     add_overwrite(parser)
-    add("--grid", default="short", metavar="GRID", help="values of C: short (1,10,100), tutorial, log, or 0.1,1,10")
+    add("--grid", default="short", metavar="GRID", help="values of C: short, tutorial, log, or 0.01,0.1,1")
     add("--folds", type=int, default=5, metavar="N", help="of the cross-validation; 0: none (%(default)s)")
     add("--features", metavar="FILE.npy", help="vectors of DATA, written by `minibert embed`")
     kept = "keeps the features for another run, after an interruption too (default: the name of --out with .features)"

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Any
 
 import numpy as np
 import torch
@@ -92,8 +91,7 @@ def fine_tune(run: FinetuneRun, training: Texts, seed: int, *, pretrained: bool)
 
 def frozen(model: str, training: Texts, held_out: Texts) -> float:
     """Return the accuracy of logistic regression on frozen vectors."""
-    how: dict[str, Any] = {"pooling": "mean", "normalize": True}
-    features, tests = (embed(data.texts, model, pairs=data.pairs, **how) for data in (training, held_out))
+    features, tests = (embed(data.texts, model, pairs=data.pairs, pooling="mean") for data in (training, held_out))
     classifier, _ = fit_head(features, training.known_labels)
     return float(classifier.score(tests, held_out.known_labels))
 

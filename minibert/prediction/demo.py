@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.prediction.frozen import fit_head
@@ -88,7 +88,7 @@ def demo(
     print(block("weights", f"{source.name}, from {source.origin}", why))
     figures["data"] = show_data(reviews, labels)
     figures |= show_tokens(load_tokenizer(source.folder), texts)
-    features = TextFeatures(str(source.folder), pooling="cls", normalize=True).fit(texts)  # [CLS] as in the tutorial
+    features = TextFeatures(str(source.folder), pooling="cls").fit(texts)  # as in the tutorial
     before = time.perf_counter()
     vectors = features.transform(texts)
     seconds = {"encode": round(time.perf_counter() - before, 3)}
@@ -133,7 +133,7 @@ def show_tokens(tokenizer: Tokenizer, texts: list[str]) -> Figures:
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 
 
-def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[LogisticRegression, Evaluation]:
+def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Evaluation]:
     """Train on 75 % of the rows and measure on the others."""
     x_train, x_test, y_train, y_test = train_test_split(
         vectors, labels, test_size=0.25, random_state=0, stratify=labels
@@ -166,7 +166,7 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
         return None
     if stated is None or stated.pooling == "cls":
         return None
-    _, found = learn(embed(texts, model=folder, normalize=True), labels)
+    _, found = learn(embed(texts, model=folder), labels)
     text = (
         f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
         f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial uses"
@@ -175,13 +175,11 @@ def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | 
     return {"pooling": stated.pooling, "normalize": stated.normalize, "evaluation": asdict(found)}
 
 
-def predict_new(
-    features: TextFeatures, head: LogisticRegression, texts: list[str], meaning: Mapping[str, str]
-) -> list[Figures]:
+def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str]) -> list[Figures]:
     """Return the class and its probability for sentences that are not in the data."""
     new = [sentence for sentence in SENTENCES if sentence not in set(texts)]
     probabilities = head.predict_proba(features.transform(new))
-    labels = head.classes_[probabilities.argmax(axis=1)].tolist()
+    labels = head[-1].classes_[probabilities.argmax(axis=1)].tolist()
     rows = list(zip(labels, probabilities.max(axis=1).tolist(), new, strict=True))
     lines = [[name, f"{row[1]:.2f}", row[2]] for name, row in zip(named(labels, meaning), rows, strict=True)]
     print(beside("new texts", table(lines, left=3)))

@@ -1,10 +1,10 @@
 """Features and logistic regression: trained, measured, saved without a pickle.
 
-    texts -> TextFeatures (N, D), encoded once, of length 1 -> LogisticRegression, its C by cross-validation -> a label
+    texts -> TextFeatures (N, D), encoded once -> StandardScaler -> LogisticRegression, C by cross-validation -> a label
 
-tutorials/experiments/frozen.py measured this beside other ways. A saved classifier is a folder with one file:
+tutorials/experiments/frozen.py measures this beside other ways. A saved classifier is a folder with one file:
 
-    classifier.safetensors   coef, intercept; everything else as JSON in its metadata
+    classifier.safetensors   mean, scale, coef, intercept; everything else as JSON in its metadata
 
 It does not hold the encoder: it names the checkpoint and the SHA-256 of its weights, and refuses any other. Files are
 untrusted input: what does not fit is one ValueError.
@@ -22,13 +22,13 @@ from typing import Any, Self
 
 import numpy as np
 import sklearn
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_validate as sklearn_scores
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import minibert
 from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
@@ -45,13 +45,13 @@ from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
 DETAILS = "classifier"  # the entry of its metadata
-FORMAT = 2  # of the details
-ARRAYS = ("coef", "intercept")
+FORMAT = 1  # of the details
+ARRAYS = ("mean", "scale", "coef", "intercept")
 RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
 SAMPLED = 8  # rows of given vectors that are computed again
 FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; another text's is much farther
 GRIDS: dict[str, Any] = {
-    "short": (1, 10, 100),
+    "short": np.logspace(-4, 0, 5),  # the default
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
 }
@@ -63,23 +63,22 @@ GRIDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class GridScore:
-    """Cross-validation at one C: accuracy, its mean and standard deviation over the folds, and the mean log loss."""
+    """Cross-validated accuracy at one C: mean and standard deviation over the folds."""
 
     C: float
     mean: float
     std: float
-    loss: float
 
 
 @dataclass
 class Classifier:
-    """Features and the logistic regression on top of them, both fitted.
+    """Features and the scikit-learn pipeline on top of them, both fitted.
 
     `task`, `labels`, `pairs`, `answer` and `measure` exist in prediction.reader.Reader, too.
     """
 
     features: TextFeatures
-    head: LogisticRegression
+    head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
     scores: list[GridScore] = field(default_factory=list)
@@ -93,7 +92,7 @@ class Classifier:
     @property
     def labels(self) -> list[str]:
         """The class names, in the order of predict_proba's columns."""
-        return [str(label) for label in self.head.classes_]
+        return [str(label) for label in self.head[-1].classes_]
 
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
         """Return the class name of each text or pair, (N,); raises as predict_proba does."""
@@ -131,7 +130,7 @@ class Classifier:
             "pairs": self.features.pairs_,
             **{name: getattr(recipe, name) for name in RECIPE},
             "labels": self.labels,
-            "C": float(self.head.C),
+            "C": float(self.head[-1].C),
             "rows": self.rows,
             "folds": self.folds,
             "scores": [asdict(score) for score in self.scores],
@@ -142,7 +141,9 @@ class Classifier:
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; it holds the earlier classifier or this one, even after a kill."""
-        arrays = {name: np.ascontiguousarray(getattr(self.head, f"{name}_")) for name in ARRAYS}
+        scaler, regression = self.head
+        fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
+        arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
         content = json.dumps({"format": FORMAT, **self.details()})
         folder = user_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,31 +172,33 @@ class Classifier:
             features = TextFeatures.of(embedder, details["pairs"])
         except ValueError as error:
             raise ValueError(f"the classifier in {folder} cannot be used: {error}") from None
-        head = new_head(details["C"])
-        head.n_features_in_ = arrays["coef"].shape[1]
-        head.coef_ = arrays["coef"]
-        head.intercept_ = arrays["intercept"]
-        head.classes_ = np.array(details["labels"])
+        scaler, regression = head = new_head(details["C"])
+        scaler.mean_ = arrays["mean"]
+        scaler.scale_ = arrays["scale"]
+        scaler.var_ = arrays["scale"] ** 2
+        scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
+        regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
+        regression.classes_ = np.array(details["labels"])
         scores = [GridScore(**score) for score in details["scores"]]
         return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
 
 
-def new_head(C: float = 1.0) -> LogisticRegression:
-    """Return the classifier of vectors of length 1; longer ones need a smaller C, and more iterations."""
-    return LogisticRegression(C=C, max_iter=1000)
+def new_head(C: float = 1.0) -> Pipeline:
+    """Return the classifier of features; scaled, because logistic regression converges slowly on raw vectors."""
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
 
 
 def fit_head(
     vectors: NDArray[np.floating[Any]], labels: Any, grid: Sequence[float] = GRIDS["short"], folds: int = 5
-) -> tuple[LogisticRegression, list[GridScore]]:
-    """Return the classifier with the C of `grid` that has the smallest log loss on held-out folds, and all scores.
+) -> tuple[Pipeline, list[GridScore]]:
+    """Return the classifier with the C of `grid` that is the most accurate on held-out folds, and all scores.
 
-    The loss tells values of C apart that a few rows give the same accuracy. Equal losses: the smallest C. folds: 0, or
-    more than the rows of a class, measures nothing and takes the only C of the grid, or 1.
+    Equal accuracies: the smallest C. folds: 0, or more than the rows of a class, measures nothing and takes the only C
+    of the grid, or 0.01.
     """
     folds = 0 if min(Counter(labels).values()) < folds else folds
     scores = cross_validate(vectors, labels, sorted(grid), folds) if folds else []
-    C = min(scores, key=lambda score: score.loss).C if scores else grid[0] if len(grid) == 1 else 1.0
+    C = max(scores, key=lambda score: score.mean).C if scores else grid[0] if len(grid) == 1 else 0.01
     return new_head(C).fit(vectors, labels), scores
 
 
@@ -216,15 +219,12 @@ def train(
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
     texts: also the result of Classification.read, which has labels. pairs: the second text of each row. vectors: the
-    features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first, of which
-    normalize is True here unless it is given; with cache=FOLDER no text is computed twice, even after an interruption.
-    grid: values of C to choose from by cross-validated log loss: "short" (1, 10, 100), "tutorial" or "log". folds: of
-    the stratified cross-validation; 0 measures nothing, as if a class has fewer rows than folds: then C is the only
-    value of the grid, or 1. Raises ValueError or TypeError for labels that cannot be learned, before anything is
-    encoded, and what TextFeatures raises.
+    features, (N, width), if they are computed already. recipe: the settings of TextFeatures, `model` first; with
+    cache=FOLDER no text is computed twice, even after an interruption.
+    grid, folds: values of C to choose from, or "short" (0.0001 to 1), "tutorial" or "log"; see fit_head. Raises
+    ValueError or TypeError for labels that cannot be learned, before anything is encoded, and what TextFeatures raises.
     """
-    normalize = recipe.pop("normalize", None)
-    features = TextFeatures(**recipe, normalize=True if normalize is None else normalize)
+    features = TextFeatures(**recipe)
     task = Classification(missing=features.missing)
     candidates = as_grid(grid)
     if isinstance(texts, Texts) and not (labels is None and pairs is None):
@@ -244,7 +244,7 @@ def train(
     features.fit(table)
     vectors = features.transform(table) if vectors is None else check_vectors(vectors, features, data.rows)
     head, scores = fit_head(vectors, numbers, candidates, folds)
-    head.classes_ = np.array(names)
+    head[-1].classes_ = np.array(names)
     return Classifier(features, head, len(data.rows), folds if scores else 0, scores)
 
 
@@ -263,7 +263,6 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Return vectors in float32. Raises ValueError if they are not of these texts: a sample is computed again."""
     narrow = vectors.astype(np.float32)
-    narrow = F.normalize(torch.from_numpy(narrow)).numpy() if features.normalize and narrow.ndim == 2 else narrow
     expected = (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
     if narrow.shape == expected:
@@ -280,26 +279,21 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[GridScore]:
-    """Return the scores at each C, over the folds that scikit-learn's GridSearchCV makes too."""
-    scores = []
-    for C in progress_bar(grid, "grid", unit="C"):
-        each = sklearn_scores(new_head(C), vectors, labels, cv=folds, scoring=("accuracy", "neg_log_loss"))
-        accuracies, losses = each["test_accuracy"], -each["test_neg_log_loss"]
-        scores.append(GridScore(C, float(accuracies.mean()), float(accuracies.std()), float(losses.mean())))
-    return scores
+    """Return the accuracy at each C, the scaler fitted within each fold; the folds are always the same."""
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
+    found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
+    return [GridScore(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
     """Return the cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
-        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head.C:g}")
+        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
     rows = [
-        [f"{one.C:g}", f"{one.mean:.4f}", f"{one.std:.4f}", f"{one.loss:.4f}", "chosen" * (classifier.head.C == one.C)]
-        for one in classifier.scores
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
+        for score in classifier.scores
     ]
-    return beside(
-        "accuracy", table([["C", "mean", "std", "log loss", f"over {classifier.folds} folds"], *rows], left=0)
-    )
+    return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -315,14 +309,20 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise FileNotFoundError(f"{folder} holds no {CLASSIFIER_FILE}; `minibert classify train` writes one")
     try:
         with safe_open(regular(path), framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a dict
-            details: dict[str, Any] = parse_json((file.metadata() or {})[DETAILS])
+            arrays = {name: file.get_tensor(name) for name in ARRAYS}
+            details: dict[str, Any] = {
+                "normalize": False,
+                "max_length": None,
+                "dimensions": None,
+                "columns": {},
+            }  # older folders lack them
+            details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details["columns"])
         labels = details["labels"]
-        width = arrays["coef"].shape[-1]
+        width = arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
-        shapes = {"coef": (rows, width), "intercept": (rows,)}
+        shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
         kinds = {
             "rows": int,
             "folds": int,
@@ -331,13 +331,13 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         }
         hashes = ("weights_sha256", "tokenizer_fingerprint")
         valid = {
-            "format": details["format"] == FORMAT and arrays.keys() == shapes.keys(),
+            "format": details["format"] == FORMAT,
             "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
             **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
-            **{name: array.dtype.kind == "f" and array.shape == shapes.get(name) for name, array in arrays.items()},
-            "numbers": all(np.isfinite(array).all() for array in arrays.values()),
+            **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
+            "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
         }
         for one in details["scores"]:
             for name, number in asdict(GridScore(**one)).items():

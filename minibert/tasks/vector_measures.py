@@ -25,7 +25,7 @@ from minibert.tables.formats import FileSettings, is_doubtful
 from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.metrics import correlation
-from minibert.tasks.names import as_number
+from minibert.tasks.names import as_float, as_number
 from minibert.utils.printing import block, counted
 from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder

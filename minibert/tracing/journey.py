@@ -6,7 +6,7 @@ Tensors have no batch dimension: one text or pair is traced, B is 1.
 
 A classifier's decision is explained by the dimensions of its vector and by the tokens of the text:
 
-    logit = Σ_d coefficient_d · vector_d + intercept                   exact, for every recipe and task head
+    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe and task head
           = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
     probability with a token masked − probability                      measured, a row of the model for each token
 
@@ -104,18 +104,19 @@ class Decision:
     logits: NDArray[np.float64]  # (labels), or (1) for two labels of a logistic regression: the logit of the second
     intercepts: NDArray[np.float64]  # as logits
     coefficients: NDArray[np.float64]  # (logits, width)
+    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts; of a task head, vector
     by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None unless the vector is a mean
     columns: list[str]  # the name of each column of the width
     pooling: str  # cls, mean, max or pooler
     layers: tuple[int, ...]  # the hidden states that are read, 0 for the embeddings
     combine: str  # of several hidden states
-    vector: Tensor  # (width)
+    vector: Tensor  # (width) before the scaler
     is_head: bool = False  # a task head decides, not a logistic regression
 
     @property
     def contributions(self) -> NDArray[np.float64]:
         """(logits, width): what each column adds to each logit."""
-        return np.asarray(self.coefficients * self.vector.numpy())
+        return self.coefficients * self.standardised
 
     @property
     def decided(self) -> int:
@@ -262,10 +263,11 @@ def decide(
     recipe = classifier.features.recipe
     layers, whole = recipe.fit_to(config, has_pooler=pooled is not None)
     width = min(whole, recipe.dimensions or whole)
-    regression = classifier.head
-    if width != regression.n_features_in_:
+    scaler = classifier.head[0]
+    regression = classifier.head[-1]
+    if width != scaler.n_features_in_:
         raise ValueError(
-            f"the classifier reads {regression.n_features_in_} columns, and this encoder gives {width}; "
+            f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
             f"it was trained on {classifier.features.model}"
         )
     S, D = states[0].shape
@@ -273,17 +275,22 @@ def decide(
     (vector,) = vectors_of(out, recipe, layers)  # (width)
     length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
     vector = (vector / length)[:width]
+    standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = regression.coef_ @ (vectors_of(alone, recipe, layers)[:, :width] / length / S).T
+        by_token = (
+            regression.coef_
+            @ ((vectors_of(alone, recipe, layers)[:, :width] / length - scaler.mean_) / scaler.scale_ / S).T
+        )
     state_names = [f" of hidden state {layer}" for layer in layers] if whole > D else [""]
     return Decision(
         labels=classifier.labels,
         probabilities=classifier.head.predict_proba(vector[None])[0],
-        logits=regression.coef_ @ vector + regression.intercept_,
+        logits=regression.coef_ @ standardised + regression.intercept_,
         intercepts=np.asarray(regression.intercept_, dtype=np.float64),
         coefficients=regression.coef_,
+        standardised=standardised,
         by_token=by_token,
         columns=[f"dimension {d % D}{state_names[d // D]}" for d in range(width)],
         pooling=recipe.pooling,
@@ -314,6 +321,7 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
         logits=logits,
         intercepts=bias,
         coefficients=weight,
+        standardised=values,
         by_token=None,
         columns=[f"dimension {d}" for d in range(len(values))],
         pooling="mean" if "mean" in head.reads else "cls" if pooled is None else "pooler",

@@ -179,8 +179,7 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
     found = []
     for k, parts in enumerate(decision.contributions):
         top = sorted(range(len(parts)), key=lambda d: -abs(parts[d]))[:TOP]
-        values = decision.vector.tolist()
-        largest = [(decision.columns[d], decision.coefficients[k, d], values[d], parts[d]) for d in top]
+        largest = [(decision.columns[d], decision.coefficients[k, d], decision.standardised[d], parts[d]) for d in top]
         found.append(
             {
                 "label": decision.labels[1] if single else decision.labels[k],

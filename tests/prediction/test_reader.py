@@ -295,7 +295,7 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
         (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 .* 0 \[MASK\]"),
         (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, r"row 1 .*None"),
         (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, r"row 0 .*\blist\b"),
-        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 texts.* 2 pairs"),
+        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 text and 2 pairs"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(

@@ -182,7 +182,7 @@ def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their
     rows = rows_of(traced, "The largest contributions to the logit of pos")
     made, parts = traced.decision, traced.decision.contributions[0]
     for (_, *shown, _), d in zip(rows[:12], np.argsort(-abs(parts))[:12], strict=True):
-        expected = (made.coefficients[0, d], float(made.vector[d]), parts[d])
+        expected = (made.coefficients[0, d], made.standardised[d], parts[d])
         assert [number(cell) for cell in shown] == pytest.approx(expected, abs=6e-4)
     assert sum(number(row[3]) for row in rows[:-1]) == pytest.approx(number(rows[-1][3]), abs=2e-3) and len(rows) == 15
 
@@ -295,7 +295,7 @@ def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labe
     html = traced.to_html()
     assert html.count("What makes up the logit of") == labels
     assert "The task head reads a vector" in html and "SequenceClassification in minibert/heads.py" in html
-    assert "Logistic regression" not in html
+    assert "× standardised" not in html and "Logistic regression" not in html
 
 
 @pytest.mark.parametrize("head", ["token-classification", "question-answering", "regression"])
