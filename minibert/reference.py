@@ -377,7 +377,8 @@ def guess(text: str) -> None:
     tokens = list(vocabulary)  # in the order of their ids
     for scores in predict_tokens(states[-1], weights, eps)[ids == vocabulary["[MASK]"]]:
         best = torch.softmax(scores, dim=-1).topk(5)
-        print(", ".join(f"{tokens[number]} {p:.2f}" for p, number in zip(*map(Tensor.tolist, best), strict=True)))
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        print(", ".join(f"{tokens[number]} {p:.2f}" for p, number in pairs))
 
 
 def classify(train_file: str, dev_file: str) -> None:
