@@ -12,7 +12,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUILT = ("minibert", "weights", "tutorials/build", "tutorials/solutions/build")  # read by setuptools, or by the tests
+BUILT = ("minibert", "weights", "tutorials/build")  # read by setuptools
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 BUILD = """
 import os, sys, tarfile
@@ -70,16 +70,17 @@ def call(command: list[str], folder: Path) -> str:
 @pytest.mark.parametrize(
     ("command", "found"),
     [
-        ("fill-mask the_[MASK]_was_dark.", "sun"),
-        ("score the_night_was_dark.", "the night was dark."),
-        ("check {build}/my_bert.py --stage gelu", "gelu"),
-        ("trace the_night_was_dark. --model minibert-novels --out page.html", "page.html"),
+        ("minibert fill-mask the_[MASK]_was_dark.", "sun"),
+        ("minibert score the_night_was_dark.", "the night was dark."),
+        ("minibert check {reference} --stage gelu", "gelu"),
+        ("minibert trace the_night_was_dark. --model minibert-novels --out page.html", "page.html"),
+        ("minibert.reference guess the_[MASK]_was_dark.", "sun"),
     ],
 )
 def test_commands_run_from_an_empty_folder_with_what_the_wheel_has(
     command: str, found: str, place: Path, tmp_path: Path
 ) -> None:
     (program,) = (place / "env").glob("bin/python" if os.name == "posix" else "Scripts/python.exe")
-    build = place / "checkout" / "tutorials" / "solutions" / "build"
+    (reference,) = (place / "env").rglob("minibert/reference.py")
     parts = [part.replace("_", " ") if part.startswith("the_") else part for part in command.split()]
-    assert found in call([str(program), "-m", "minibert", *(part.format(build=build) for part in parts)], tmp_path)
+    assert found in call([str(program), "-m", *(part.format(reference=reference) for part in parts)], tmp_path)

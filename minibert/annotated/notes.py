@@ -43,6 +43,7 @@ MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
+    "reference": (ENCODER, "3_wordpiece", WEIGHTS, PRETRAINING, GRADIENTS),
     "config": (WEIGHTS, FAMILY),
     "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN),
     "pretraining_heads": (ENCODER, PRETRAINING, FAMILY),
@@ -277,4 +278,19 @@ NOTES: dict[str, dict[str, Note]] = {
             (f"{DISTILLATION}#3. Temperature", f"{DISTILLATION}#5. Three losses"),
         )
     },
+}
+
+# The functions of reference.py have the equations of what computes the same; text and diagrams are on that page.
+NOTES["reference"] = {
+    function: Note(NOTES[module][name].equations, tutorials=NOTES[module][name].tutorials)
+    for function, module, name in (
+        ("embed", "model", "Embeddings"),
+        ("attention", "model", "eager_attention"),
+        ("feed_forward", "model", "FeedForward"),
+        ("layer", "model", "Layer"),
+        ("encode", "model", "Encoder"),
+        ("pooler", "model", "Pooler"),
+        ("predict_tokens", "pretraining_heads", ""),
+        ("adamw_step", "train/loop", ""),
+    )
 }

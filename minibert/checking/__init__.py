@@ -2,8 +2,7 @@
 
 In reading order:
 
-    reference       BERT as plain functions on tensors, the solution
-    mistakes        known mistakes, each as an edit of the reference
+    mistakes        known mistakes, each as an edit of minibert/reference.py
     numbers         two outputs: their difference, its bound, and of which kind it is
     diagnosis       which known mistake gives these numbers
     world           real weights and texts

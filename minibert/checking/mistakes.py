@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minibert.checking import reference
+from minibert import reference
 
 SOURCE = Path(reference.__file__).read_text("utf-8")
 

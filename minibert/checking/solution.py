@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.checking import reference
+from minibert import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
 from minibert.checking.mistakes import Mistake
 from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.checking import reference
+from minibert import reference
 from minibert.checking.world import TEXTS, World
 
 DRAWS = 200_000  # tokens that are masked: shares differ by 0.004 at most, five standard errors

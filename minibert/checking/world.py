@@ -1,18 +1,13 @@
 """Real weights, a vocabulary and a batch of texts, on which the functions of a solution are tried."""
 
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minibert.checking import reference
-from minibert.storage import hub
-from minibert.storage.tensor_files import WEIGHTS_FILE
-from minibert.utils.files import read_json
+from minibert import reference
 
-MODEL = "minibert-novels"
 TEXTS = (
     "He opened the door, and went in.",
     "She was very unhappy.",
@@ -25,37 +20,8 @@ PAIR = ("Where is he?", "He went in.")
 class World:
     """The real weights, the vocabulary, and a batch of texts."""
 
-    def __init__(self, model: str = MODEL) -> None:
-        self.folder = hub.locate(model).folder
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """The content of config.json."""
-        return read_json(self.folder / "config.json")
-
-    @cached_property
-    def heads(self) -> int:
-        """The number of attention heads."""
-        return int(self.config["num_attention_heads"])
-
-    @cached_property
-    def eps(self) -> float:
-        """Of each LayerNorm."""
-        return float(self.config["layer_norm_eps"])
-
-    @cached_property
-    def weights(self) -> dict[str, Tensor]:
-        """The weights by their official names, without the prefix bert."""
-        return {
-            name.removeprefix("bert."): x
-            for name, x in reference.read_safetensors(str(self.folder / WEIGHTS_FILE)).items()
-        }
-
-    @cached_property
-    def vocabulary(self) -> dict[str, int]:
-        """The tokens and their ids."""
-        found: dict[str, int] = read_json(self.folder / "tokenizer.json")["model"]["vocab"]
-        return found
+    def __init__(self) -> None:
+        self.weights, self.vocabulary, self.heads, self.eps = reference.load_model()
 
     @cached_property
     def batch(self) -> tuple[Tensor, Tensor, Tensor]:

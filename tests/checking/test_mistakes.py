@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.checking import reference
+from minibert import reference
 from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake, functions_with
 from minibert.checking.solution import RIGHT, WRONG, Verdict, check_file
 

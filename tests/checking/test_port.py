@@ -14,8 +14,8 @@ from support.models import Pair
 import minibert
 from minibert.checking import port
 from minibert.checking.port import Expected
-from minibert.checking.reference import read_safetensors
 from minibert.checking.report import Report
+from minibert.reference import read_safetensors
 
 NOVELS = "minibert-novels"
 Theirs = Callable[..., Any]

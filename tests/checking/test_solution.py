@@ -1,6 +1,7 @@
 """A file of functions: what is right, not written, waiting, by a library, and what cannot be tried at all."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,10 @@ def test_the_solution_is_right_and_the_skeleton_has_nothing() -> None:
     assert {one.state for one in check_file(build.SKELETON)} == {UNWRITTEN}
 
 
-def test_skeleton_and_solution_are_the_reference_with_and_without_content() -> None:
-    solution = build.SOLUTION.read_text("utf-8")
-    assert build.SKELETON.read_text("utf-8") == build.skeleton(solution)
-    assert build.functions_of(solution) == build.functions_of(SOURCE)
-    assert list(build.functions_of(solution)) == [stage.function for stage in STAGES]
+def test_the_skeleton_is_the_reference_without_content_and_has_the_functions_in_order() -> None:
+    assert build.SKELETON.read_text("utf-8") == build.skeleton(SOURCE)
+    stages = [stage.function for stage in STAGES]
+    assert re.findall(r"(?m)^def (\w+)", SOURCE)[: len(stages)] == stages
 
 
 def test_a_function_that_computes_in_another_order_is_right(write: Write) -> None:
@@ -69,9 +69,7 @@ def test_what_a_library_computes_is_named(write: Write) -> None:
     path = write("return x @ weight.T + bias", "return torch.nn.functional.linear(x, weight, bias)")
     found = states(path, "feed_forward")
     assert found["linear"].library and not found["feed_forward"].library
-    path = write(
-        "import json\n", "import json\nfrom minibert.checking import reference\n", GELU, "return reference.gelu(x)"
-    )
+    path = write("import json\n", "import json\nfrom minibert import reference\n", GELU, "return reference.gelu(x)")
     assert "reference.gelu" in states(path, "gelu")["gelu"].library
 
 
@@ -95,8 +93,6 @@ def test_what_a_library_computes_is_named(write: Write) -> None:
     ],
 )
 def test_what_is_no_answer_is_said(old: str, new: str, said: str, write: Write) -> None:
-    import re
-
     found = states(write(old, new), "gelu", seconds=0.5)["gelu"]
     assert found.state in (WRONG, UNWRITTEN)
     assert re.search(said, found.what)
@@ -164,21 +160,3 @@ def test_a_file_that_changes_is_checked_again(write: Write, monkeypatch: pytest.
     monkeypatch.setattr("minibert.checking.run.check", checked)
     run("check", path, "--stage", "gelu", "--watch", status=130)
     assert [report.ok for report in reports] == [False, True]
-
-
-def test_the_file_at_work_guesses_classifies_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("my_bert", build.SOLUTION)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.guess("He opened the [MASK] and went in.")
-    assert "door" in capsys.readouterr().out
-    lines = [f"a {word} film\t{word}" for word in ("good", "bad") * 6]
-    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "\n".join(lines))
-    module.classify(str(tmp_path / "train.tsv"), str(tmp_path / "train.tsv"))
-    assert "accuracy on 12 other texts 1.000" in capsys.readouterr().out
-    module.learn(["He opened the door and went in.", "She closed the window and went to the door."])
-    losses = [float(one) for one in capsys.readouterr().out.split(":")[1].split()]
-    assert losses[-1] < 0.1 * losses[0]

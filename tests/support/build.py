@@ -1,30 +1,27 @@
-"""The solution of tutorials/build without the content of its functions: python -m support.build writes the skeleton."""
+"""minibert/reference.py without the content of its functions: python -m support.build writes the skeleton."""
 
 import ast
 from pathlib import Path
 
 from minibert.checking.stages import STAGES
 
-TUTORIALS = Path(__file__).parents[2] / "tutorials"
-SKELETON = TUTORIALS / "build" / "my_bert.py"
-SOLUTION = TUTORIALS / "solutions" / "build" / "my_bert.py"
+ROOT = Path(__file__).parents[2]
+SKELETON = ROOT / "tutorials" / "build" / "my_bert.py"
+SOLUTION = ROOT / "minibert" / "reference.py"
 FUNCTIONS = {stage.function for stage in STAGES}
 
 
-def functions_of(source: str) -> dict[str, str]:
-    """The text of each stage's function."""
-    nodes = [one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef) and one.name in FUNCTIONS]
-    return {one.name: ast.get_source_segment(source, one) or "" for one in nodes}
-
-
 def skeleton(source: str) -> str:
-    """The file with a line in place of the content of each stage's function."""
+    """The file with a line in place of the content of each stage's function, after the skeleton's own docstring."""
     lines = source.splitlines()
-    for one in reversed(ast.parse(source).body):
-        if isinstance(one, ast.FunctionDef) and one.name in FUNCTIONS:
-            assert one.end_lineno is not None
-            lines[one.body[1].lineno - 1 : one.end_lineno] = ["    raise NotImplementedError"]
-    return "\n".join(lines) + "\n"
+    docstring, *body = ast.parse(source).body
+    for node in reversed(body):
+        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+            assert node.end_lineno is not None
+            lines[node.body[1].lineno - 1 : node.end_lineno] = ["    raise NotImplementedError"]
+    own = SKELETON.read_text("utf-8")
+    first, *_ = ast.parse(own).body
+    return "\n".join([*own.splitlines()[: first.end_lineno], *lines[docstring.end_lineno :]]) + "\n"
 
 
 if __name__ == "__main__":

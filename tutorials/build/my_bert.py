@@ -4,6 +4,12 @@ Write the functions from the first to the last; each needs only those before it.
 
     minibert check my_bert.py            what is right, what is wrong and why, and what is next
 
+It runs once they are right:
+
+    python my_bert.py guess "He opened the [MASK] and went in."
+    python my_bert.py classify samples/train.tsv samples/dev.tsv
+    python my_bert.py train "He opened the door and went in." "She closed the window."
+
 Only torch's tensors are needed: no layer, loss or optimizer of a library. README.md beside this file has the path,
 HINTS.md three hints per function. Letters, as in the papers:
 
@@ -232,34 +238,28 @@ def train(
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The model at work. Nothing is to be written here; it runs once the functions above are right:
-#
-#     python my_bert.py guess "He opened the [MASK] and went in."
-#     python my_bert.py classify samples/train.tsv samples/dev.tsv
-#     python my_bert.py train "He opened the door and went in." "She closed the window."
-
-
-FOLDER = next(
-    (one for up in Path(__file__).resolve().parents if (one := up / "weights" / "minibert-novels").is_dir()), None
-)
+# The model at work: `guess`, `classify` and `train` of the command line. They are given, and call the functions above.
 
 
 def load_model() -> tuple[dict[str, Tensor], dict[str, int], int, float]:
-    """Return the weights, the vocabulary, the number of heads and eps of minibert-novels."""
-    if FOLDER is None:
-        sys.exit("weights/minibert-novels is in no folder above this file; work in a checkout of minibert")
-    weights = {name.removeprefix("bert."): x for name, x in read_safetensors(str(FOLDER / "model.safetensors")).items()}
-    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
-    vocabulary = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    """Return the weights, the vocabulary, the number of heads and eps of minibert-novels. Raises FileNotFoundError."""
+    places = [above / "weights" / "minibert-novels" for above in Path(__file__).resolve().parents]
+    folder = next(filter(Path.is_dir, places), None)
+    if folder is None:
+        raise FileNotFoundError("no folder above this file has weights/minibert-novels; work in a checkout of minibert")
+    weights = read_safetensors(str(folder / "model.safetensors"))
+    weights = {name.removeprefix("bert."): x for name, x in weights.items()}
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    vocabulary = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
     return weights, vocabulary, config["num_attention_heads"], config["layer_norm_eps"]
 
 
 def batch_of(texts: list[str], vocabulary: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """Return ids and mask of texts, (B,S) each; [MASK] in a text is that token."""
+    """Return ids and mask of texts, (B,S) each, at most 128 tokens of a text; [MASK] in a text is that token."""
     rows = []
     for text in texts:
-        parts = [tokenize(part, vocabulary) for part in text.split("[MASK]")]
-        tokens = [token for number, part in enumerate(parts) for token in ["[MASK]"] * (number > 0) + part]
+        first, *others = (tokenize(part, vocabulary) for part in text.split("[MASK]"))
+        tokens = first + [token for part in others for token in ["[MASK]", *part]]
         rows.append([vocabulary[token] for token in ["[CLS]", *tokens[:126], "[SEP]"]])
     longest = max(map(len, rows))
     ids = torch.tensor([row + [vocabulary["[PAD]"]] * (longest - len(row)) for row in rows])
@@ -268,33 +268,40 @@ def batch_of(texts: list[str], vocabulary: dict[str, int]) -> tuple[Tensor, Tens
 
 
 def guess(text: str) -> None:
-    """Print the five likeliest words for each [MASK]."""
+    """Print the five likeliest tokens for each [MASK], with their probabilities."""
     weights, vocabulary, heads, eps = load_model()
     ids, mask = batch_of([text], vocabulary)
+    if vocabulary["[MASK]"] not in ids:
+        sys.exit("the text has no [MASK] in its first 126 tokens")
     states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
-    logits = predict_tokens(states[-1], weights, eps)[0]
-    words = {number: token for token, number in vocabulary.items()}
-    for place in (ids[0] == vocabulary["[MASK]"]).nonzero().flatten():
-        best = torch.softmax(logits[place], dim=-1).topk(5)
-        print(", ".join(f"{words[int(id)]} {float(p):.2f}" for p, id in zip(best.values, best.indices, strict=True)))
+    tokens = list(vocabulary)  # in the order of their ids
+    for scores in predict_tokens(states[-1], weights, eps)[ids == vocabulary["[MASK]"]]:
+        best = torch.softmax(scores, dim=-1).topk(5)
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        print(", ".join(f"{tokens[number]} {p:.2f}" for p, number in pairs))
 
 
 def classify(train_file: str, dev_file: str) -> None:
-    """Learn labels from vectors of frozen texts, and print the accuracy on other texts (text, tab, label per line)."""
+    """Learn labels from vectors of frozen texts, and print the accuracy on other texts.
+
+    The files: a header, then a text, a tab and a label per line.
+    """
     weights, vocabulary, heads, eps = load_model()
-    files = []
-    for path in (train_file, dev_file):
-        lines = [line.rpartition("\t") for line in Path(path).read_text("utf-8").splitlines()[1:]]
-        files.append(([text for text, _, _ in lines], [label for _, _, label in lines]))
-    names = sorted(set(files[0][1]))
+    files = [
+        [line.rpartition("\t")[::2] for line in Path(path).read_text("utf-8").splitlines()[1:]]
+        for path in (train_file, dev_file)
+    ]
+    names, others = (sorted({label for _, label in rows}) for rows in files)
+    if len(names) < 2 or not others or not set(others) <= set(names):
+        sys.exit(f"{train_file} needs two labels or more, and {dev_file} some of them: text, tab, label per line")
     vectors, labels = [], []
-    for texts, given in files:
-        ids, mask = batch_of(texts, vocabulary)
+    for rows in files:
+        ids, mask = batch_of([text for text, _ in rows], vocabulary)
         states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
         vectors.append(mean_of_tokens(states[-1], mask))
-        labels.append(torch.tensor([names.index(label) for label in given]))
+        labels.append(torch.tensor([names.index(label) for _, label in rows]))
     center, spread = vectors[0].mean(dim=0), vectors[0].std(dim=0)
-    x, y = ((one - center) / spread for one in vectors)
+    x, y = ((vector - center) / spread for vector in vectors)
     last: dict[str, Tensor] = {}
 
     def loss_of(now: dict[str, Tensor]) -> Tensor:
@@ -327,12 +334,15 @@ def learn(texts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 2 else ("", [])
-    if command == "guess":
-        guess(arguments[0])
-    elif command == "classify" and len(arguments) == 2:
-        classify(*arguments)
-    elif command == "train":
-        learn(arguments)
-    else:
-        sys.exit('usage: python my_bert.py guess "... [MASK] ..." | classify TRAIN.tsv DEV.tsv | train TEXT ...')
+    try:
+        match sys.argv[1:]:
+            case ["guess", text]:
+                guess(text)
+            case ["classify", train_file, dev_file]:
+                classify(train_file, dev_file)
+            case ["train", *texts] if texts:
+                learn(texts)
+            case _:
+                sys.exit('usage: guess "... [MASK] ..." | classify TRAIN.tsv DEV.tsv | train TEXT ...')
+    except OSError as error:
+        sys.exit(str(error))

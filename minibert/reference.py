@@ -1,7 +1,11 @@
-"""BERT as plain functions on tensors, one per step of the model: what `minibert check` compares a solution with.
+"""BERT in one file: plain functions on tensors, from word pieces to AdamW, and below them three runs.
 
-tutorials/build/my_bert.py has the same functions without their content. Each needs only those before it, and only
-torch's tensors: no layer, loss or optimizer of a library. Letters, as in the papers and in minibert/model.py:
+    python -m minibert.reference guess "He opened the [MASK] and went in."
+    python -m minibert.reference classify TRAIN.tsv DEV.tsv
+    python -m minibert.reference train "He opened the door and went in." "She closed the window."
+
+Each function needs only those before it, and only torch's tensors: no layer, loss or optimizer of a library. This is
+the solution of tutorials/build, with which `minibert check` compares yours. Letters, as in the papers and in model.py:
 
     B texts    S tokens    D hidden size    H heads    W = D / H width of a head    F feed-forward width    V vocabulary
 
@@ -12,8 +16,10 @@ and "Attention Is All You Need" (Vaswani et al. 2017, "AIAYN").
 import json
 import math
 import struct
+import sys
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -329,3 +335,114 @@ def train(
             state[name] = adamw_step(x, gradient, mean, square, step, rate, decay if x.dim() > 1 else 0.0)
         losses.append(float(loss.detach()))
     return losses
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The model at work: `guess`, `classify` and `train` of the command line. They are given, and call the functions above.
+
+
+def load_model() -> tuple[dict[str, Tensor], dict[str, int], int, float]:
+    """Return the weights, the vocabulary, the number of heads and eps of minibert-novels. Raises FileNotFoundError."""
+    places = [above / "weights" / "minibert-novels" for above in Path(__file__).resolve().parents]
+    folder = next(filter(Path.is_dir, places), None)
+    if folder is None:
+        raise FileNotFoundError("no folder above this file has weights/minibert-novels; work in a checkout of minibert")
+    weights = read_safetensors(str(folder / "model.safetensors"))
+    weights = {name.removeprefix("bert."): x for name, x in weights.items()}
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    vocabulary = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    return weights, vocabulary, config["num_attention_heads"], config["layer_norm_eps"]
+
+
+def batch_of(texts: list[str], vocabulary: dict[str, int]) -> tuple[Tensor, Tensor]:
+    """Return ids and mask of texts, (B,S) each, at most 128 tokens of a text; [MASK] in a text is that token."""
+    rows = []
+    for text in texts:
+        first, *others = (tokenize(part, vocabulary) for part in text.split("[MASK]"))
+        tokens = first + [token for part in others for token in ["[MASK]", *part]]
+        rows.append([vocabulary[token] for token in ["[CLS]", *tokens[:126], "[SEP]"]])
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [vocabulary["[PAD]"]] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
+
+
+def guess(text: str) -> None:
+    """Print the five likeliest tokens for each [MASK], with their probabilities."""
+    weights, vocabulary, heads, eps = load_model()
+    ids, mask = batch_of([text], vocabulary)
+    if vocabulary["[MASK]"] not in ids:
+        sys.exit("the text has no [MASK] in its first 126 tokens")
+    states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
+    tokens = list(vocabulary)  # in the order of their ids
+    for scores in predict_tokens(states[-1], weights, eps)[ids == vocabulary["[MASK]"]]:
+        best = torch.softmax(scores, dim=-1).topk(5)
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        print(", ".join(f"{tokens[number]} {p:.2f}" for p, number in pairs))
+
+
+def classify(train_file: str, dev_file: str) -> None:
+    """Learn labels from vectors of frozen texts, and print the accuracy on other texts.
+
+    The files: a header, then a text, a tab and a label per line.
+    """
+    weights, vocabulary, heads, eps = load_model()
+    files = [
+        [line.rpartition("\t")[::2] for line in Path(path).read_text("utf-8").splitlines()[1:]]
+        for path in (train_file, dev_file)
+    ]
+    names, others = (sorted({label for _, label in rows}) for rows in files)
+    if len(names) < 2 or not others or not set(others) <= set(names):
+        sys.exit(f"{train_file} needs two labels or more, and {dev_file} some of them: text, tab, label per line")
+    vectors, labels = [], []
+    for rows in files:
+        ids, mask = batch_of([text for text, _ in rows], vocabulary)
+        states, _ = encode(ids, torch.zeros_like(ids), mask, weights, heads, eps)
+        vectors.append(mean_of_tokens(states[-1], mask))
+        labels.append(torch.tensor([names.index(label) for _, label in rows]))
+    center, spread = vectors[0].mean(dim=0), vectors[0].std(dim=0)
+    x, y = ((vector - center) / spread for vector in vectors)
+    last: dict[str, Tensor] = {}
+
+    def loss_of(now: dict[str, Tensor]) -> Tensor:
+        last.update(now)
+        return cross_entropy(linear(x, now["weight"], now["bias"])[:, None], labels[0][:, None])
+
+    start = {"weight": torch.zeros(len(names), x.shape[1]), "bias": torch.zeros(len(names))}
+    losses = train(start, loss_of, steps=60, rate=0.01, decay=1.0)
+    right = (linear(y, last["weight"], last["bias"]).argmax(dim=-1) == labels[1]).float()
+    print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}; accuracy on {len(right)} other texts {float(right.mean()):.3f}")
+
+
+def learn(texts: list[str]) -> None:
+    """Train the whole model to predict masked tokens of these texts, and print the loss of each step."""
+    weights, vocabulary, heads, eps = load_model()
+    ids, mask = batch_of(texts, vocabulary)
+    special = (mask == 0) | (ids == vocabulary["[CLS]"]) | (ids == vocabulary["[SEP]"])
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = mask_tokens(ids, special.long(), vocabulary["[MASK]"], len(vocabulary), generator)
+    if bool((labels == IGNORED).all()):
+        sys.exit("no token was chosen; give more text")
+
+    def loss_of(now: dict[str, Tensor]) -> Tensor:
+        states, _ = encode(inputs, torch.zeros_like(ids), mask, now, heads, eps)
+        return cross_entropy(predict_tokens(states[-1], now, eps), labels)
+
+    used = {name: x for name, x in weights.items() if not name.startswith(("pooler", "cls.seq"))}
+    losses = train(used, loss_of, steps=8, rate=1e-3, decay=0.01)
+    print("loss of each step:", " ".join(f"{loss:.3f}" for loss in losses))
+
+
+if __name__ == "__main__":
+    try:
+        match sys.argv[1:]:
+            case ["guess", text]:
+                guess(text)
+            case ["classify", train_file, dev_file]:
+                classify(train_file, dev_file)
+            case ["train", *texts] if texts:
+                learn(texts)
+            case _:
+                sys.exit('usage: guess "... [MASK] ..." | classify TRAIN.tsv DEV.tsv | train TEXT ...')
+    except OSError as error:
+        sys.exit(str(error))
