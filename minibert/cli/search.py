@@ -11,7 +11,7 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
     """Add the corpus and the options that say how it becomes vectors."""
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help="a .npy file of `minibert embed`, or a file of texts, which is embedded")
-    add("--texts", metavar="FILE", help="the texts of the .npy file, if they were moved")
+    add("--texts", dest="own_texts", metavar="FILE", help="the texts of the .npy file, if they were moved")
     add("--model", metavar="NAME", help="checkpoint: a Hub name or a folder (default: what made the .npy file)")
     add_device(parser)
     add_options(parser, Recipe, skip=("missing", "batch_tokens"))
@@ -19,14 +19,14 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
 
 def chosen(args: Arguments) -> dict[str, Any]:
     """Return the arguments that search and mine share."""
-    names = ("top", "texts", "model", "device")
-    return {name: getattr(args, name) for name in names} | {"recipe": read_options(args, Recipe)}
+    named = {name: getattr(args, name) for name in ("top", "model", "device")}
+    return named | {"texts": args.own_texts, "recipe": read_options(args, Recipe)}
 
 
 def search_arguments(parser: argparse.ArgumentParser) -> None:
     add_corpus(parser)
     help = "a text to search for (default: --file, or standard input)"
-    parser.add_argument("queries", nargs="*", metavar="QUERY", help=help)
+    parser.add_argument("texts", nargs="*", metavar="QUERY", help=help)
     help = "queries: .txt, .tsv, .csv, .jsonl, .json or .parquet, or a folder of .txt files; - is standard input"
     parser.add_argument("--file", default="-", metavar="FILE", help=help)
     help = "the column of the queries in the file (default: sentence, text, or the only one)"
@@ -40,8 +40,8 @@ def search(args: Arguments) -> Figures:
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
 
-    check_texts(args, args.queries)
-    if (queries := args.queries) and (args.file, args.column) != ("-", None):
+    check_texts(args, args.texts)
+    if (queries := args.texts) and (args.file, args.column) != ("-", None):
         raise ValueError("give either queries or --file, with --column")
     if not queries:
         if args.file == "-":

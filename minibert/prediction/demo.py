@@ -98,6 +98,7 @@ def demo(
         block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
     )
     head, found = learn(vectors, labels)
+    print(block("classifier", f"logistic regression, C = {head[-1].C:g} by five folds of the training rows"))
     figures |= show_evaluation(found, labels, reviews.meaning)
     figures["predictions"] = predict_new(features, head, texts, reviews.meaning)
     figures["stated"] = show_stated(source.folder, texts, labels)

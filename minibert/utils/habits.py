@@ -39,6 +39,8 @@ ATTRIBUTES = {
     "get_sentence_embedding_dimension": "width",
     "max_seq_length": "Recipe(max_length=...) sets it, tokenizer.max_length has it",
     "tokenize": "tokenizer.tokenize(text)",
+    "encode_query": "encode(texts); write a prompt before each text",
+    "encode_document": "encode(texts); write a prompt before each text",
     "similarity": "for vectors with normalize=True it is a @ b.T",
     "util": "minibert.search(corpus, queries) and minibert.mine(texts)",
     "semantic_search": "minibert.search(corpus, queries)",

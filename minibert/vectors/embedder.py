@@ -262,15 +262,21 @@ class Embedder(Habits):
         self,
         texts: object,
         *,
-        normalize_embeddings: bool = False,
-        convert_to_tensor: bool = False,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
         convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
     ) -> Any:
-        """Return vectors as sentence-transformers' call of this name does, of a str one vector."""
-        vectors = self(texts)
+        """Return vectors as sentence-transformers' call of this name does, of a str one vector.
+
+        batch_size and show_progress_bar change no vector, and nothing here.
+        """
+        vectors = torch.from_numpy(self(texts))[:, :truncate_dim]
+        vectors = F.normalize(vectors) if normalize_embeddings else vectors
         vectors = vectors[0] if isinstance(texts, str) else vectors
-        found = F.normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors
-        return torch.from_numpy(found) if convert_to_tensor or not convert_to_numpy else found
+        return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
     def ids(self, texts: Sequence[TextOrPair], first: int = 0) -> Tokenized:
         """Return the ids of texts or pairs; `first`: the row of the first one."""

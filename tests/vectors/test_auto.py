@@ -220,7 +220,9 @@ def test_encode_returns_vectors_as_sentence_transformers_does(stated: Path) -> N
     assert_close(embedder.encode("a film"), embedder(["a film"])[0])
     unit = embedder.encode("a film", normalize_embeddings=True, convert_to_tensor=True)
     assert isinstance(unit, torch.Tensor) and float(unit.norm()) == pytest.approx(1)
-    for name in ("batch_size", "show_progress_bar", "prompt_name", "truncate_dim", "output_value"):
+    assert_close(embedder.encode(["a film"], batch_size=2, show_progress_bar=True), embedder(["a film"]))
+    assert_close(embedder.encode(["a film"], truncate_dim=3), embedder(["a film"])[:, :3])
+    for name in ("prompt_name", "output_value", "pool"):
         with pytest.raises(TypeError, match=f"no argument {name}; "):
             embedder.encode(["a"], **{name: 1})
 

@@ -398,6 +398,7 @@ def test_the_commands_print_a_line_for_each_text_or_pair(corpus: Path, capsys: p
     assert json.loads(figures)["queries"][0]["hits"][0]["row"] == 5
     assert cli.main(["mine", str(corpus), "--top", "1"]) == 0
     assert capsys.readouterr().out == "1.0000\t0\t4\tthe good film\tthe good film\n"
+    assert cli.main(["search", str(corpus), "--top", "1", "one text", "the good film"]) == 0  # after an option
     assert cli.main(["search", str(corpus), "one text", "--top", "0"]) == 2
     assert "--top is 0" in capsys.readouterr().err
 
