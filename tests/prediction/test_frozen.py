@@ -44,7 +44,9 @@ def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_sa
     features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1))
     steps = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    chosen = GridSearchCV(steps, {"logisticregression__C": [0.0001, 0.001, 0.01, 0.1, 1]}, cv=folds)
+    chosen = GridSearchCV(
+        steps, {"logisticregression__C": [0.0001, 0.001, 0.01, 0.1, 1]}, cv=folds, scoring="neg_log_loss"
+    )
     reference = make_pipeline(features, chosen).fit(TEXTS, LABELS)
     for classifier in (trained, Classifier.load(saved)):
         assert classifier.labels == reference.classes_.tolist()
@@ -94,10 +96,14 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
         pipeline,
         {"logisticregression__C": [0.001, 0.1, 10.0]},
         cv=StratifiedKFold(3, shuffle=True, random_state=0),
+        scoring=("accuracy", "neg_log_loss"),
+        refit="neg_log_loss",
     ).fit(TextFeatures(str(checkpoint)).fit_transform(TEXTS), labels)
     assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
-    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
-    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
+    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_accuracy"])
+    losses = [score.loss for score in classifier.scores]
+    np.testing.assert_allclose(losses, -search.cv_results_["mean_test_neg_log_loss"])
+    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_accuracy"])
     assert search.best_params_["logisticregression__C"] == classifier.head[-1].C
 
 
