@@ -219,7 +219,7 @@ def test_a_warning_is_one_plain_line(run: Any, tmp_path: Path, checkpoint: Path)
     text = b"good film " * 40
     status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=text)
     assert status == 0
-    assert re.fullmatch(r"minibert: warning: 1 of 1 texts .* 20 tokens[^\n]*\n", err)
+    assert re.fullmatch(r"minibert: warning: 1 of 1 text .* 20 tokens[^\n]*\n", err)
 
 
 # -- embed

@@ -163,7 +163,7 @@ def test_answering_chooses_lengths_that_fit_a_model_of_few_positions(checkpoint:
     context = "the film very good play the book " * 4
     row = {"question": "the film " * 20, "context": context, "answers": {"text": ["good"], "answer_start": [14]}}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.warns(UserWarning, match=r"1 of 1 questions .* 8 tokens"):
+    with pytest.warns(UserWarning, match=r"1 of 1 question .* 8 tokens"):
         finetune("answer", tmp_path / "rows.jsonl", model=checkpoint, out=tmp_path / "out", batch_size=2, epochs=1)
     found = minibert.predict(tmp_path / "out", ["the film"], [context])[0]
     assert found["answer"] == context[found["start"] : found["end"]] != ""
