@@ -361,7 +361,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    return config if config.keys() >= CONFIG_KEYS and is_lock(folder / LOCK) else None
+    return config if config.keys() >= CONFIG_KEYS else None
 
 
 def is_lock(path: Path) -> bool:
