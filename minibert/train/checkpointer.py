@@ -7,8 +7,8 @@
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
 Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
-uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json is
-by minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
+uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json and the
+lock are by minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
 and all read, so the nodes must share the file system.
 """
 
@@ -361,7 +361,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    return config if config.keys() >= CONFIG_KEYS else None
+    return config if config.keys() >= CONFIG_KEYS and is_lock(folder / LOCK) else None
 
 
 def is_lock(path: Path) -> bool:

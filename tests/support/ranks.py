@@ -56,6 +56,8 @@ SIZES = {
 ROWS = 17
 TWENTY = TrainSettings(epochs=7, batch_size=4, learning_rate=1e-3, accumulate=2, epsilon=1e-6)
 
+CONFIG = {"seed": 0, "processes": 1, "tokenizer": "words"}  # what every run states of itself
+
 
 def examples(head: str) -> list[Example]:
     """Random rows of different lengths; of the masked LM every third without a masked token."""
@@ -98,7 +100,7 @@ class Case:
         context.seed(self.settings.seed)
         optimizer = new_optimizer(model, self.settings)
         batches = self.batches(context)
-        with Checkpointer(folder, {}, context=context) as checkpointer:
+        with Checkpointer(folder, CONFIG, context=context) as checkpointer:
             progress = checkpointer.resume(model, optimizer)
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             for progress in train(model, batches, self.settings, loss_of=self.loss_of(), **how):

@@ -333,6 +333,8 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
         {"run_config.json": "[]", "windows.txt": "broken"},
         {"run_config.json": '{"minibert": "0.1.0"}', "state-00000001.safetensors": "x", "history.jsonl": "x"},
         {"run_config.json": '{"minibert": "0.1.0"}', "best.safetensors": "x", "lock": "minibert\n"},
+        {"run_config.json": json.dumps(CONFIG | {"minibert": "0.1.0"}), "state-00000001.safetensors": "x"},
+        {"run_config.json": json.dumps(CONFIG), "state-00000001.safetensors": "x", "lock": "yarn"},
     ],
 )
 def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
