@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import Fields, check_tensor, output
+from minibert.fields import EncoderOutput, Fields, output
+from minibert.inputs import check_tensor
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
-from minibert.model import Encoder, EncoderOutput, layer_norm
+from minibert.model import Encoder
 from minibert.pretraining_heads import (
     Head,
     MaskedLM,
@@ -24,7 +25,6 @@ from minibert.pretraining_heads import (
     Pretraining,
     ReplacedTokenDetection,
     TokenPrediction,
-    classifier_dropout,
 )
 from minibert.utils.printing import brief, cut
 
@@ -69,9 +69,9 @@ class Classifying(Head):
         D = config.hidden_size
         first = self.first_layer(config)
         own = first not in ("", "pooler")
-        self.pre_classifier = nn.Linear(D, D, config.head_bias) if own else None
+        self.pre_classifier = nn.Linear(D, D, config.architecture.head_bias) if own else None
         self.activation = ACTIVATION[first if own else "linear"]
-        self.pre_norm = layer_norm(config, D) if own and config.norm_in_heads else None
+        self.pre_norm = config.architecture.norm(config, D) if own and config.architecture.norm_in_heads else None
 
     def through_first_layer(self, x: Tensor) -> Tensor:
         """Apply the first layer, if there is one, (..., D) -> (..., D)."""
@@ -92,9 +92,9 @@ class TextClassifier(Classifying):
     def build(self, config: Config) -> None:
         """Create the first layer, unless that is the pooler, and the layer of scores."""
         super().build(config)
-        self.reads = ("mean",) if config.classifier_pooling == "mean" else ("first",)
-        self.dropout_before = self.has_labels and config.dropout_before_text_head
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.reads = ("mean",) if config.architecture.reads_mean else ("first",)
+        self.dropout_before = self.has_labels and config.architecture.dropout_before_text_head
+        self.dropout = nn.Dropout(config.architecture.text_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels if self.has_labels else 1)
 
     def score(self, encoded: EncoderOutput) -> Tensor:
@@ -141,9 +141,8 @@ class MultipleChoice(TextClassifier):
     def build(self, config: Config) -> None:
         """Create the layers of a text classifier, with another dropout in some relatives."""
         super().build(config)
-        usual = self.dropout.p if config.classifier_dropout_on_choices else config.hidden_dropout_prob
-        self.dropout.p = usual if config.choice_dropout is None else config.choice_dropout
-        self.copies = config.norm_in_heads
+        self.dropout.p = config.architecture.choice_dropout
+        self.copies = config.architecture.norm_in_heads
 
     def first_token(self, x: Tensor) -> Tensor:
         """Return the state of [CLS], (B·C,S,D) -> (B·C,D).
@@ -156,7 +155,7 @@ class MultipleChoice(TextClassifier):
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
-        for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
+        for name in {"input_ids", "attention_mask", "token_type_ids", *self.config.architecture.tables}:
             values: Any = inputs.get(name)
             if values is not None or name == "input_ids":
                 check_tensor(name, values)
@@ -188,9 +187,7 @@ class TokenClassification(Classifying):
     def build(self, config: Config) -> None:
         """Create the layer with one score per label."""
         super().build(config)
-        self.dropout = nn.Dropout(
-            classifier_dropout(config) if config.classifier_dropout_on_tokens else config.hidden_dropout_prob
-        )
+        self.dropout = nn.Dropout(config.architecture.token_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
@@ -216,9 +213,7 @@ class QuestionAnswering(Classifying):
     def build(self, config: Config) -> None:
         """Create the layer with two scores per token."""
         super().build(config)
-        self.dropout = nn.Dropout(
-            classifier_dropout(config) if config.classifier_dropout_on_answers else config.qa_dropout
-        )
+        self.dropout = nn.Dropout(config.architecture.answer_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
     def read(

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minibert.config import Config
-from minibert.families import FAMILIES, family_of
+from minibert.config import Config, family_of
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder
@@ -109,11 +108,10 @@ def base(model: nn.Module) -> nn.Module:
     """Return the encoder below a task head, ours (`encoder`) or upstream's (`bert`, ...); the model itself if it has no
     head.
     """
-    for name in ("encoder", *(family.prefix.rstrip(".") for family in FAMILIES.values())):
-        below = getattr(model, name, None)
-        if isinstance(below, nn.Module) and hasattr(below, "embeddings"):
-            return below
-    return model
+    if isinstance(ours := getattr(model, "encoder", None), Encoder):
+        return ours
+    config: Any = model.config
+    return getattr(model, family_of(config.model_type).prefix.rstrip("."), model)
 
 
 def head_of(model: nn.Module, family: Family) -> str:
@@ -140,11 +138,11 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
     first = STAGES.index(IN_LAYERS[0])
     rows: list[tuple[tuple[str, str, str], int | None]] = [
         *((row, None) for row in STAGES[:first]),
-        *((row, layer) for layer in range(len(config.shared_layers)) for row in IN_LAYERS),
+        *((row, layer) for layer in range(len(config.architecture.order)) for row in IN_LAYERS),
         *((row, None) for row in STAGES[first + len(IN_LAYERS) :]),
     ]
     for (stage, path, what), layer in rows:
-        number = 0 if layer is None else config.shared_layers[layer]
+        number = 0 if layer is None else config.architecture.order[layer]
         names = [path.format(number)]
         part = part_of(config.family, path)
         if part is not None and family is None:
@@ -153,7 +151,7 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
             official = [family.outputs[path]] if path in family.outputs else []  # where upstream computes the output
             with suppress(LookupError):  # the relative has no such module
                 official.append(family.official(path, head_of(model, family)))
-            names = [family.numbered(name, number, config.layers_in_group) for name in official]
+            names = [family.numbered(name, number, config.architecture.layers_in_group) for name in official]
         if found := [modules[name] for name in names if name and name in modules]:
             yield Place(stage, layer), found[0], part or what
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.inputs import IGNORED, Fields, attended, output
+from minibert.fields import EncoderOutput, Fields, output
+from minibert.inputs import IGNORED, attended
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
-from minibert.model import Encoder, EncoderOutput, initialise, layer_norm
+from minibert.model import Encoder
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
@@ -88,7 +89,7 @@ class Head(nn.Module):
         self.build(config)
         for name, module in self.named_children():
             if module is not self.encoder:  # which is initialised already
-                initialise(module, config, name)
+                config.architecture.initialise(module, config, name)
 
     def forward(
         self,
@@ -96,29 +97,29 @@ class Head(nn.Module):
         *,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        task_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         return_dict: bool | None = None,
-        **labels: Any,
+        **more: Any,
     ) -> Any:
-        """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`.
+        """Encode (B, S) token ids as Encoder does, and apply the head to the result; more: the labels, see `read`.
 
         return_dict=False returns a tuple of the output's fields that are not None, the loss first.
         """
+        kinds = {name: more.pop(name) for name in self.config.architecture.tables if name in more}
         encoded = self.encoder(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
-            task_type_ids=task_type_ids,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            **kinds,
         )
         if "mean" in self.reads:
             real = attended(self.config, input_ids, attention_mask).long()  # (B,S)
             mean = (encoded.last_hidden_state * real.unsqueeze(-1)).sum(dim=1) / real.sum(dim=1, keepdim=True)
             encoded = replace(encoded, pooler_output=mean)  # (B,S,D) -> (B,D)
-        found = self.read(encoded, **labels)
+        found = self.read(encoded, **more)
         return found.to_tuple() if return_dict is False else found
 
     def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
@@ -138,10 +139,10 @@ class Head(nn.Module):
     def first_layer(cls, config: Config) -> str:
         """Return "pooler", or the activation of the head's own first layer; "" if it has neither."""
         own = {
-            "sequence-classification": config.text_head,
-            "multiple-choice": config.choice_head or config.text_head,
-            "token-classification": config.token_head,
-            "question-answering": config.token_head,
+            "sequence-classification": config.architecture.text_head,
+            "multiple-choice": config.architecture.choice_head or config.architecture.text_head,
+            "token-classification": config.architecture.token_head,
+            "question-answering": config.architecture.token_head,
         }
         return own.get(cls.name, "pooler" if "first" in cls.reads else "")
 
@@ -161,9 +162,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        V, D = config.vocab_size, config.embedding_size
+        V, D = config.vocab_size, config.architecture.embedding_size
         self.weight = None if config.tie_word_embeddings else nn.Parameter(torch.empty(V, D))
-        self.bias = nn.Parameter(torch.empty(V)) if config.decoder_bias else None
+        self.bias = nn.Parameter(torch.empty(V)) if config.architecture.decoder_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """Score every token of the vocabulary; `embedding`, (V, D), is the token embedding."""
@@ -179,9 +180,11 @@ class TokenPrediction(Head):
 
     def build(self, config: Config) -> None:
         """Create the transform to the width of the token embedding, and the decoder."""
-        self.transform = nn.Linear(config.hidden_size, config.embedding_size, config.head_bias)
-        self.activation = ACTIVATION[config.prediction_act or config.hidden_act]
-        self.transform_norm = layer_norm(config, config.embedding_size)
+        self.transform = nn.Linear(
+            config.hidden_size, config.architecture.embedding_size, config.architecture.head_bias
+        )
+        self.activation = ACTIVATION[config.architecture.prediction_act or config.hidden_act]
+        self.transform_norm = config.architecture.norm(config, config.architecture.embedding_size)
         self.decoder = Decoder(config)
 
     def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
@@ -204,7 +207,7 @@ class MaskedLM(TokenPrediction):
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Return logits (B, S, V); with labels and config.sparse_prediction those of the N labelled tokens, (N, V)."""
-        if labels is not None and self.config.sparse_prediction:
+        if labels is not None and self.config.architecture.sparse_prediction:
             labelled = labels != IGNORED
             encoded, labels = replace(encoded, last_hidden_state=encoded.last_hidden_state[labelled]), labels[labelled]
         logits = self.predict_tokens(encoded)
@@ -248,7 +251,7 @@ class Pretraining(TokenPrediction):
         """Create the layers of both objectives; only sentence order has dropout."""
         super().build(config)
         predicts_order = "sentence_order" in config.family.heads[self.name]
-        self.dropout = nn.Dropout(classifier_dropout(config) if predicts_order else 0.0)
+        self.dropout = nn.Dropout(config.architecture.text_dropout if predicts_order else 0.0)
         self.sentence_order = nn.Linear(config.hidden_size, 2) if predicts_order else None
         self.next_sentence = None if predicts_order else nn.Linear(config.hidden_size, 2)
 
@@ -303,8 +306,3 @@ class ReplacedTokenDetection(Head):
         x = self.activation(self.transform(encoded.last_hidden_state))  # (B,S,D)
         logits = self.classifier(x).squeeze(-1)  # (B,S,D) -> (B,S,1) -> (B,S)
         return self.output(encoded, logits, None if labels is None else detection_loss(logits, labels, real))
-
-
-def classifier_dropout(config: Config) -> float:
-    """Return the dropout before a classifier: the encoder's if the checkpoint states none."""
-    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

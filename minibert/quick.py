@@ -5,9 +5,10 @@ The readable step, which equals that of transformers bit for bit, does not use t
 
 from torch import Tensor, nn
 
+from minibert.families.modernbert import GatedFeedForward
 from minibert.kernels.matmul import joined
-from minibert.kernels.parts import OneProduct, Products
 from minibert.kernels.training import dropout, drops, product
+from minibert.model import SelfAttention
 from minibert.pretraining_heads import Decoder
 
 
@@ -27,12 +28,24 @@ class QuickDecoder(Decoder):
         return product(x, embedding if self.weight is None else self.weight, self.bias)
 
 
-class QuickProducts(Products):
-    """Linear layers with the same input as one product."""
+class QuickAttention(SelfAttention):
+    """Queries, keys and values as one product, or keys and values if fewer queries are needed."""
 
-    def forward(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """(T,D) -> (T,out) for each layer; all are equally wide."""
-        return product(x, *joined(layers)).chunk(len(layers), dim=-1)
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, and the keys and values of all, (T,D) each."""
+        if wanted is x:
+            query, key, value = product(x, *joined((self.query, self.key, self.value))).chunk(3, dim=-1)
+            return query, key, value
+        return self.query(wanted), *product(x, *joined((self.key, self.value))).chunk(2, dim=-1)
+
+
+class QuickGatedFeedForward(GatedFeedForward):
+    """Both matrices with the same input as one product."""
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return activation(x W₁) * (x V), (T,D) -> (T,F)."""
+        y, gate = product(x, *joined((self.expand, self.gate))).chunk(2, dim=-1)
+        return self.activation(y) * gate
 
 
 class QuickDropout(nn.Dropout):
@@ -47,6 +60,6 @@ QUICK: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: QuickLinear,
     nn.Dropout: QuickDropout,
     Decoder: QuickDecoder,
-    Products: QuickProducts,
-    OneProduct: QuickProducts,
+    SelfAttention: QuickAttention,
+    GatedFeedForward: QuickGatedFeedForward,
 }

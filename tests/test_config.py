@@ -60,7 +60,11 @@ def test_distilbert_takes_a_field_under_its_own_name_and_under_berts(ours: str, 
 def test_behaviour_is_the_relatives_and_not_the_files() -> None:
     """No config.json has the first three fields: a key that happens to have such a name is kept and changes nothing."""
     config = bert(first_position=3, shared_layers=[0, 0], text_head="relu")
-    assert (config.first_position, config.shared_layers, config.text_head) == (0, tuple(range(12)), "pooler")
+    assert (config.architecture.first_position, config.architecture.order, config.architecture.text_head) == (
+        0,
+        tuple(range(12)),
+        "pooler",
+    )
     assert {"first_position", "shared_layers", "text_head"} <= config.extra.keys()
     config = read(DISTILBERT, type_vocab_size=2, layer_norm_eps=1e-5)
     assert (config.type_vocab_size, config.layer_norm_eps) == (0, 1e-12)
@@ -222,7 +226,7 @@ def test_a_replaced_config_makes_the_model_that_transformers_makes(family: Famil
 
 def test_replaced_groups_and_tasks_change_what_follows_from_them() -> None:
     config = dataclasses.replace(small_config(ALBERT), num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
-    assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
+    assert config.architecture.order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert dataclasses.replace(config, num_hidden_layers=2).shared_layers == (0, 1, 2, 3)
     with pytest.raises(ValueError, match=r"num_hidden_groups.* 2\b.* 1$"):
         dataclasses.replace(config, num_hidden_layers=1)

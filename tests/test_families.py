@@ -141,8 +141,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_config_json_becomes_behaviour_and_is_written_back_unchanged() -> None:
     config = minibert.Config.from_dict(RAW)
-    assert (config.hidden_size, config.num_hidden_layers, config.shared_layers) == (24, 3, (0, 0, 0))
-    assert (config.first_position, config.max_tokens) == (3, 17)
+    assert (config.hidden_size, config.num_hidden_layers, config.architecture.order) == (24, 3, (0, 0, 0))
+    assert (config.architecture.first_position, config.max_tokens) == (3, 17)
     written = config.to_dict()
     assert written.items() >= {key: value for key, value in RAW.items() if key != "num_labels"}.items()
     assert not {"first_position", "shared_layers", "text_head", "type_vocab_size", "hidden_size"} & set(written)

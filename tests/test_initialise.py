@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_weights_as_in_transformers(family: Family,
     config = small_config(family, num_labels=2)
     pairs = parameter_pairs(ours(config, head), theirs(config, head))
     different = {name.removeprefix("encoder.") for name, x, y in pairs if y is None or not torch.equal(x, y)}
-    assert different == (set() if config.padding_has_position else EXCHANGED)
+    assert different == (set() if config.architecture.padding_has_position else EXCHANGED)
 
 
 @pytest.mark.parametrize("head", MODERNBERT.heads)
@@ -66,7 +66,7 @@ def test_modernbert_begins_with_the_deviations_of_transformers_and_no_number_bey
 @pytest.mark.parametrize(("family", "head"), [case for case in HEADS if case[0] is not MODERNBERT])
 def test_every_head_begins_as_bert_does(family: Family, head: str) -> None:
     config = small_config(family, num_labels=2, vocab_size=900)
-    model, tables = ours(config, head), ["token"] if config.padding_has_position else ["token", "position"]
+    model, tables = ours(config, head), ["token"] if config.architecture.padding_has_position else ["token", "position"]
     assert_begins_as_bert(dict(model.state_dict()), dict.fromkeys(tables, config.pad_token_id))
     assert not model.head_is_trained
     assert {head for _, head in HEADS} == set(HEAD_CLASSES)

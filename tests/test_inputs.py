@@ -17,9 +17,10 @@ from minibert.families.distilbert import DISTILBERT as FAMILY
 from minibert.families.electra import ELECTRA
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import forward
-from minibert.inputs import as_inputs, checking, inference, unchecked
+from minibert.inputs import as_inputs, checking, unchecked
 from minibert.model import ATTENTION, Encoder
 from minibert.parity.checkpoints import make_batch, randomise
+from minibert.utils.inference import inference
 
 BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings

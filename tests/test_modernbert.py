@@ -73,8 +73,10 @@ def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_def
 def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw: Raw) -> None:
     ours = config(**raw)
     theirs = ModernBertConfig(**{name: value for name, value in ours.to_dict().items() if name != "model_type"})
-    assert [GLOBAL if window is None else LOCAL for window in ours.windows] == theirs.layer_types
-    assert ours.rotary_thetas == tuple(theirs.rope_parameters[kind]["rope_theta"] for kind in theirs.layer_types)
+    assert [GLOBAL if window is None else LOCAL for window in ours.architecture.windows] == theirs.layer_types
+    assert ours.architecture.rotary_thetas == tuple(
+        theirs.rope_parameters[kind]["rope_theta"] for kind in theirs.layer_types
+    )
     assert minibert.Config.from_dict(ours.to_dict()) == ours
 
 
@@ -282,7 +284,7 @@ def test_every_way_to_use_a_checkpoint_takes_it(folder: Path, tmp_path: Path) ->
         table, teacher=tmp_path / "out", task="classify", out=tmp_path / "student", layers=2, **short
     )
     student = minibert.load(tmp_path / "student", head="sequence-classification")
-    assert student.config.windows == (None, None)  # of layers 0 and 3
+    assert student.config.architecture.windows == (None, None)  # of layers 0 and 3
     assert len(minibert.predict(folder, ["the [MASK] is good"])[0]["masks"]) == 1
     assert max(minibert.score(texts, folder)) < 0
     traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a film")
@@ -292,7 +294,7 @@ def test_every_way_to_use_a_checkpoint_takes_it(folder: Path, tmp_path: Path) ->
 def test_a_student_keeps_layer_0_which_has_no_norm_as_its_first() -> None:
     teacher = HEAD_CLASSES["masked-lm"](config())
     student = new_student(teacher, (0, 2))
-    assert student.config.windows == (None, 5)
+    assert student.config.architecture.windows == (None, 5)
     assert torch.equal(student.encoder.layers[1].attention_norm.weight, teacher.encoder.layers[2].attention_norm.weight)
     for take in ((1, 2), (0, 0)):
         with pytest.raises(ValueError, match="layer 0 of ModernBERT"):

@@ -136,9 +136,9 @@ def equality(vectors: peers.Vectors, reference: peers.Vectors, precision: str = 
 def text_flops(S: int, config: Config, first_only: bool = True) -> int:
     """Return the operations of all layers for one text of S tokens. first_only: the last layer only computes [CLS]."""
     D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    matrices = 3 if config.gated else 2  # of the feed-forward
+    matrices = len(config.architecture.feed_forward.leaves)  # of the feed-forward
     flops = 0
-    for step, window in enumerate(config.windows or [None] * L, start=1):
+    for step, window in enumerate(config.architecture.windows or [None] * L, start=1):
         seen = S if window is None else min(S, 2 * (window // 2) + 1)  # keys
         Q = 1 if first_only and step == L else S  # queries
         flops += 4 * S * D * D + Q * (4 * D * D + 2 * matrices * D * F + 4 * seen * D)

@@ -31,9 +31,10 @@ from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import limited
 from minibert.checkpoints.load import has_head, head_of, load, name_in_file
 from minibert.families.bert import BERT
-from minibert.inputs import inference
+from minibert.model import FeedForward
 from minibert.text.tokenizer import load_tokenizer
 from minibert.utils.files import MOST_BYTES, atomic_write
+from minibert.utils.inference import inference
 
 TEXTS = ("He opened the door, and went in.", "She was very unhappy.", "No.", "Where is he?", "")
 PAIRS = (None, None, None, "He went in.", None)
@@ -108,17 +109,21 @@ class Expected:
         model: Any = load(self.folder, head=head)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
-        fits = not config.norm_first and not config.gated and config.hidden_act == "gelu"
+        fits = (
+            config.architecture.feed_forward is FeedForward
+            and not config.architecture.norm_first
+            and config.hidden_act == "gelu"
+        )
         if (
             not fits
-            or config.embedding_size != config.hidden_size
-            or len(set(config.shared_layers)) < len(encoder.layers)
+            or config.architecture.embedding_size != config.hidden_size
+            or len(set(config.architecture.order)) < len(encoder.layers)
         ):
             return None
         found = {name_in_file(BERT, ours, head or ""): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
-        found[positions] = found[positions][config.first_position :]
+        found[positions] = found[positions][config.architecture.first_position :]
         found["eps"] = torch.tensor(config.layer_norm_eps, dtype=torch.float64)
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found

@@ -1,5 +1,6 @@
 """What is in a checkpoint: its source, its sizes, and what loading did with every tensor. Downloads nothing."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,12 @@ def inspect(name: str) -> Figures:
         "sha256": digest,
         "equals_manifest": digest == checkpoint.sha256 if checkpoint else None,
         "dtypes": list(report.dtypes),
-        "config": {key: value for key, value in vars(encoder.config).items() if not isinstance(value, dict)},
+        "config": {
+            key: value
+            for part in (encoder.config, encoder.config.architecture)
+            for key, value in ((one.name, getattr(part, one.name)) for one in fields(part))
+            if value is None or isinstance(value, int | float | str | tuple)
+        },
         "max_tokens": encoder.config.max_tokens,
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
         "pooler": None if encoder.pooler is None else trained(encoder.pooler.dense.weight, encoder.pooler.dense.bias),
@@ -96,14 +102,14 @@ def checkpoint_text(figures: Figures) -> str:
     """Return the figures of one checkpoint as text."""
     config, report = figures["config"], figures["report"]
     manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
-    distinct = len(set(config["shared_layers"]))
+    distinct = len(set(config["order"]))
     E = config["embedding_size"]
     local = [window for window in config["windows"] if window is not None]
     special = {  # what a relative of BERT has changed
         f"tables {E} wide": config["hidden_size"] != E,
         f"{distinct} distinct layers for {config['num_hidden_layers']} steps": config["num_hidden_layers"] > distinct,
         f"positions from {config['first_position']}, of real tokens only": not config["padding_has_position"],
-        f"{config['task_vocab_size']} tasks": config["task_vocab_size"],
+        f"{config.get('task_type_vocab_size')} tasks": config.get("use_task_id"),
         f"rotary positions; {len(local)} of the layers see a window of {max(local, default=0)}": config[
             "rotary_thetas"
         ],

@@ -280,7 +280,7 @@ def bare_name(name: str) -> str:
 def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
     """Return the official name, without prefix, of a tensor of our state_dict; head: the model's.
 
-    in_group: config.layers_in_group. Raises LookupError if the relative has no such tensor.
+    in_group: config.architecture.layers_in_group. Raises LookupError if the relative has no such tensor.
     """
     module, _, kind = ours.removeprefix("encoder.").rpartition(".")
     layer = module.split(".")[1] if module.startswith("layers.") else "0"
@@ -293,7 +293,7 @@ def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
     config, head = model.config, model.name if isinstance(model, Head) else ""
     names: dict[str, list[str]] = {}
     for ours in model.state_dict():
-        names.setdefault(name_in_file(config.family, ours, head, config.layers_in_group), []).append(ours)
+        names.setdefault(name_in_file(config.family, ours, head, config.architecture.layers_in_group), []).append(ours)
     order = [module.rpartition(".")[2] for module in config.family.modules]  # query, key, value, ...
     for parts in names.values():
         if len(parts) > 1:
@@ -325,7 +325,7 @@ def has_head(name: str | Path, head: str) -> bool:
     family = config.family
     held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
     needed = dict(family.heads.get(head, {}))
-    if config.tie_word_embeddings and not config.decoder_bias:
+    if config.tie_word_embeddings and not config.architecture.decoder_bias:
         needed.pop("decoder", None)  # which has no tensor of its own
     return head in family.heads and held.issuperset(needed.values())
 
@@ -387,7 +387,7 @@ def official_tensors(model: Any) -> dict[str, Tensor]:
     state = model.state_dict()
     tensors: dict[str, Tensor] = {}
     for parts in names_in_file(model).values():
-        name = full_name(config.family, parts[0], head, config.layers_in_group)
+        name = full_name(config.family, parts[0], head, config.architecture.layers_in_group)
         tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied

@@ -23,7 +23,6 @@ from typing import Any
 from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.heads import Head
-from minibert.inputs import inference
 from minibert.prediction.collate import collate
 from minibert.prediction.packed import packed_states
 from minibert.tasks.base import Example
@@ -31,6 +30,7 @@ from minibert.train.distillation import DistillRun
 from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings
 from minibert.train.vocabulary import learn_vocabulary
+from minibert.utils.inference import inference
 from minibert.utils.outputs import atomic_folder, check_folder
 from minibert.utils.printing import block, table
 

@@ -10,11 +10,14 @@ predicts the order of two consecutive texts (`sop_logits`). There is no dropout 
 none at all in pretraining; the activation is GELU by tanh. Upstream: transformers 5.23 AlbertModel and its heads.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
-from minibert.families.base import Family
+from minibert.config import ACTIVATIONS, Config, fraction, size
+from minibert.families.base import Architecture, Family, bert
 from minibert.families.bert import CLASSIFIER
-from minibert.utils.settings import check_number
+from minibert.families.electra import ProjectedEmbeddings
+from minibert.model import Layer
+from minibert.utils.settings import check_number, setting
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.{}"
 ENCODER = {
@@ -40,7 +43,33 @@ TOKENS = {
 }
 
 
-def shared_layers(config: Any) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class AlbertConfig(Config):
+    """The config.json of ALBERT."""
+
+    model_type: str = "albert"
+    vocab_size: int = size(30000)
+    embedding_size: int = size(128)  # width of the tables
+    hidden_size: int = size(4096)
+    num_attention_heads: int = size(64)
+    intermediate_size: int = size(16384)
+    num_hidden_groups: int = size(1)  # groups of layers that share their weights
+    inner_group_num: int = size(1, maximum=64)  # distinct layers in a group
+    hidden_act: str = setting("gelu_new", "", choices=ACTIVATIONS)
+    hidden_dropout_prob: float = fraction(0.0)
+    attention_probs_dropout_prob: float = fraction(0.0)
+    classifier_dropout: float | None = fraction(0.1)
+
+
+class AlbertLayer(Layer):
+    """BERT's layer, without dropout between feed-forward and its residual. Mirrors AlbertLayer."""
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        self.feed_forward_residual.dropout.p = 0.0
+
+
+def order(config: AlbertConfig) -> tuple[int, ...]:
     """Return which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn.
 
     Raises ValueError for more groups than steps.
@@ -50,6 +79,18 @@ def shared_layers(config: Any) -> tuple[int, ...]:
     steps_per_group = L / config.num_hidden_groups  # a fraction is rounded where upstream rounds it
     groups = [int(step / steps_per_group) for step in range(L)]
     return tuple(group * inner + layer for group in groups for layer in range(inner))
+
+
+def albert(config: AlbertConfig) -> Architecture:
+    """Return the architecture of ALBERT."""
+    return bert(
+        config,
+        embedding_size=config.embedding_size,
+        embeddings=ProjectedEmbeddings,  # even where embedding_size equals hidden_size
+        layer=AlbertLayer,
+        order=order(config),
+        layers_in_group=config.inner_group_num,
+    )
 
 
 ALBERT = Family(
@@ -67,30 +108,10 @@ ALBERT = Family(
         "multiple-choice": CLASSIFIER,
     },
     lacks={"next-sentence": "ALBERT predicts the order of sentences instead; see pretraining"},
-    keys={
-        "embedding_size": "embedding_size",
-        "num_hidden_groups": "num_hidden_groups",
-        "inner_group_num": "inner_group_num",
-        "classifier_dropout": "classifier_dropout_prob",
-    },
+    config=AlbertConfig,
+    architecture=albert,
+    keys={"classifier_dropout": "classifier_dropout_prob"},
     ignored=("is_decoder", "add_cross_attention"),
-    defaults={
-        "vocab_size": 30000,
-        "embedding_size": 128,
-        "hidden_size": 4096,
-        "num_attention_heads": 64,
-        "intermediate_size": 16384,
-        "hidden_act": "gelu_new",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout": 0.1,
-    },
-    behaviour={
-        "always_projected": True,
-        "layers_in_group": lambda config: config.inner_group_num,
-        "shared_layers": shared_layers,
-        "feed_forward_residual_dropout": 0.0,
-    },
     second_names={
         "predictions.bias": "predictions.decoder.bias",
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",

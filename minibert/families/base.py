@@ -1,65 +1,74 @@
-"""A family: everything that one relative of BERT changed, as data.
+"""A family: everything that one relative of BERT changed.
 
-All relatives compute with the one encoder of model.py. They differ in how config.json names the sizes, how the files
-name the tensors, which task heads exist, and in behaviour: the fields of Config that the relative decides. No other
-module of minibert depends on which relative it computes.
+As data: how config.json names the sizes, how the files name the tensors, which task heads exist. In code: the classes
+of model.py that it subclasses, in its own file. `architecture` gives both to the rest of minibert, of which no module
+depends on which relative it computes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.utils.printing import brief
-from minibert.utils.settings import check_number
+from torch import nn
 
-MOST_LABELS = 2**20
-
-
-class Unstated(int):
-    """A size that nobody has stated: the relative decides it, and decides again after dataclasses.replace."""
+from minibert.config import Config
+from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, initialise, layer_norm
 
 
-# Fields of Config that the relative decides, unless its config.json has a key for them: BERT's value, or a function of
-# the Config.
-BEHAVIOUR: Mapping[str, Any] = {
-    "embedding_size": lambda config: Unstated(config.hidden_size),
-    "num_hidden_groups": 1,
-    "inner_group_num": 1,
-    "use_task_id": False,
-    "task_type_vocab_size": 3,
-    "choice_dropout": None,
-    "qa_dropout": 0.0,
-    "always_projected": False,
-    "first_position": 0,
-    "padding_has_position": True,
-    "task_vocab_size": 0,
-    "layers_in_group": 1,
-    "shared_layers": lambda config: tuple(range(config.num_hidden_layers)),
-    "attention_bias": True,
-    "feed_forward_bias": True,
-    "norm_bias": True,
-    "head_bias": True,
-    "decoder_bias": True,
-    "classifier_pooling": "cls",
-    "initializer_cutoff_factor": None,
-    "feed_forward_dropout": 0.0,
-    "attention_residual_dropout": lambda config: config.hidden_dropout_prob,
-    "feed_forward_residual_dropout": lambda config: config.hidden_dropout_prob,
-    "norm_first": False,
-    "gated": False,
-    "sparse_prediction": False,
-    "windows": (),
-    "rotary_thetas": (),
-    "prediction_act": "",
-    "text_head": "pooler",
-    "dropout_before_text_head": False,
-    "choice_head": "",
-    "token_head": "",
-    "norm_in_heads": False,
-    "classifier_dropout_on_choices": True,
-    "classifier_dropout_on_tokens": True,
-    "classifier_dropout_on_answers": False,
-}
+@dataclass(frozen=True)
+class Architecture:
+    """What follows from a Config for the computation; the defaults are BERT's, see `bert`."""
+
+    embedding_size: int  # width of the tables of tokens, positions and segments
+    order: tuple[int, ...]  # the layer that computes each step: 0, 1, 2, ... unless layers share their weights
+    text_dropout: float  # before the scores of a text
+    choice_dropout: float  # before the score of a choice
+    token_dropout: float  # before the scores of a token
+    # The classes that compute.
+    encoder: type[Encoder] = Encoder
+    embeddings: type[Embeddings] = Embeddings
+    attention: type[SelfAttention] = SelfAttention
+    feed_forward: type[FeedForward] = FeedForward
+    layer: type[Layer] = Layer
+    norm: Callable[[Config, int], nn.Module] = layer_norm  # of this width
+    initialise: Callable[..., None] = initialise
+    # Ids besides those of tokens, by their argument -> the field of Config with the rows of their table.
+    tables: Mapping[str, str] = field(default_factory=lambda: {"token_type_ids": "type_vocab_size"})
+    first_position: int = 0  # position of the first token
+    padding_has_position: bool = True  # False: only real tokens count; [PAD] has the row before the first
+    layers_in_group: int = 1  # distinct layers in a group (ALBERT's files name layers by group)
+    # What some classes read, and what describes them.
+    norm_first: bool = False  # x + f(LN(x)) and a final norm, instead of LN(x + f(x))
+    attention_bias: bool = True  # whether its linear layers have a bias
+    feed_forward_bias: bool = True
+    feed_forward_dropout: float = 0.0
+    windows: tuple[int | None, ...] = ()  # of each layer: tokens at most half of it apart; (): no limit
+    rotary_thetas: tuple[float, ...] = ()  # of each layer; (): a table of positions instead
+    # Of the task heads. A first layer is "pooler", or the activation of a linear layer of the head's own, or "": none.
+    prediction_act: str = ""  # the activation before tokens are predicted; "": hidden_act
+    text_head: str = "pooler"  # first layer of a text head
+    choice_head: str = ""  # the same of multiple choice; "": as text_head
+    token_head: str = ""  # first layer of a head that reads each token
+    dropout_before_text_head: bool = False  # dropout before that layer too, not only after it
+    norm_in_heads: bool = False  # a norm after the first layer of a text or token head
+    reads_mean: bool = False  # a text head reads the mean of all tokens in place of [CLS]
+    head_bias: bool = True  # of the first layer
+    decoder_bias: bool = True  # of the layer that predicts tokens
+    sparse_prediction: bool = False  # with labels, a masked LM computes only the logits of labelled tokens
+    answer_dropout: float = 0.0  # before the start and end logits of an answer
+
+
+def bert(config: Config, **changes: Any) -> Architecture:
+    """Return BERT's architecture, with the changes of a relative."""
+    dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    own: dict[str, Any] = {
+        "embedding_size": config.hidden_size,
+        "order": tuple(range(config.num_hidden_layers)),
+        "text_dropout": dropout,
+        "choice_dropout": dropout,
+        "token_dropout": dropout,
+    }
+    return Architecture(**own | changes)
 
 
 @dataclass(frozen=True)
@@ -76,13 +85,12 @@ class Family:
     modules: Mapping[str, str]  # the encoder in the order of the forward pass: our module -> the official one
     # Several modules in a row may have one official name (`fused`): they are the rows of its tensors, in this order.
     heads: Mapping[str, Mapping[str, str]]  # task head -> its modules, ours -> the official ones
+    config: type[Config] = Config  # with the keys that only this relative has, and its defaults
+    architecture: Callable[[Any], Architecture] = bert  # what follows from such a config
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
     aliases: tuple[str, ...] = ()  # of these fields the name that BERT has, too; it counts before the key
     ignored: tuple[str, ...] = ()  # keys of config.ABSENT that have no effect here
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that its config.json may leave out
-    # Fields of Config that the relative decides differently from BERT (BEHAVIOUR).
-    behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
     fused: tuple[str, ...] = ()  # official modules that hold several of ours
@@ -103,15 +111,6 @@ class Family:
                     f"{self.name}: {ours} is {official} in a file, the name of {count} modules; `fused` must list the "
                     "names that several have, and no others"
                 )
-
-    @property
-    def decides(self) -> Mapping[str, Any]:
-        """Return the fields of Config that no config.json of the relative can set, as BEHAVIOUR has them."""
-        return {name: value for name, value in {**BEHAVIOUR, **self.behaviour}.items() if name not in self.keys}
-
-    def decided(self, config: Any) -> dict[str, Any]:
-        """Return the values of these fields."""
-        return {name: value(config) if callable(value) else value for name, value in self.decides.items()}
 
     @property
     def has_segments(self) -> bool:
@@ -141,39 +140,3 @@ class Family:
     def numbered(name: str, layer: int, in_group: int = 1) -> str:
         """Return an official name with the number of our layer filled in; files count groups of `in_group` layers."""
         return name.format(*(divmod(layer, in_group) if name.count("{}") == 2 else [layer]))
-
-    def read(self, raw: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-        """Return the values of Config's fields from a config.json; every other key goes into `extra`.
-
-        A null counts as missing. Raises ValueError or TypeError for invalid labels.
-        """
-        values = {key: value for key, value in raw.items() if key not in ("num_labels", "label2id", "id2label")}
-        first = {name: values[name] for name in self.aliases if values.get(name) is not None}
-        values |= {name: values.pop(key) for name, key in self.keys.items() if key in values} | first
-        values |= {name: value for name, value in self.defaults.items() if values.get(name) is None}
-        names = set(fields) - self.decides.keys() - {"extra"}
-        extra = {name: value for name, value in values.items() if name not in names}
-        known = {name: value for name, value in values.items() if name in names and value is not None}
-        return known | {"id2label": read_labels(raw), "extra": extra}
-
-    def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the config.json of these values of Config's fields."""
-        left_out = {"extra", *self.decides}
-        written = {self.keys.get(name, name): value for name, value in values.items() if name not in left_out}
-        label2id = {label: i for i, label in values["id2label"].items() if isinstance(label, str)}
-        return {**values["extra"], **written, "label2id": label2id}
-
-
-def read_labels(raw: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the labels of a config.json by number: those of id2label, unless num_labels counts others, else two.
-
-    Names may be null or no text, as in transformers: only predictions need them (tasks.names.label_names).
-    """
-    count = 2 if raw.get("num_labels") is None else raw["num_labels"]
-    check_number("num_labels", count, int, 0, MOST_LABELS)
-    labels = raw.get("id2label") or {}
-    if not isinstance(labels, dict) or not all(str(i).isdecimal() for i in labels):
-        raise ValueError(f"id2label is {brief(labels)}; it must map label numbers, from 0 on, to names")
-    if len(labels) != (raw.get("num_labels") or len(labels) or 2):
-        labels = {i: f"LABEL_{i}" for i in range(count or 2)}
-    return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys

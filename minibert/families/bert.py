@@ -15,9 +15,14 @@ to guess from their neighbours; ERNIE masks whole words, names and phrases, so t
 beat BERT on 16 tasks, English and Chinese.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from minibert.families.base import Family
+from torch import Tensor, nn
+
+from minibert.config import Config, size
+from minibert.families.base import Architecture, Family, bert
+from minibert.model import Embeddings
+from minibert.utils.settings import setting
 
 ENCODER = {
     "embeddings.token": "embeddings.word_embeddings",
@@ -65,6 +70,38 @@ BERT = Family(
 )
 
 
+@dataclass(frozen=True)
+class ErnieConfig(Config):
+    """The config.json of ERNIE."""
+
+    model_type: str = "ernie"
+    use_task_id: bool = setting(False, "")  # whether an embedding of the task is added to each token
+    task_type_vocab_size: int = size(3, minimum=0)  # tasks
+
+
+class ErnieEmbeddings(Embeddings):
+    """x = LayerNorm(token + segment + position + task). Mirrors ErnieEmbeddings."""
+
+    def __init__(self, config: ErnieConfig) -> None:
+        super().__init__(config)
+        self.task = nn.Embedding(config.task_type_vocab_size, config.hidden_size)
+
+    def add(
+        self, input_ids: Tensor, segments: Tensor | None, positions: Tensor, task_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the sum of the vectors, (B,S) -> (B,S,D). task_type_ids: None means task 0 for all."""
+        task = self.task.weight[0] if task_type_ids is None else self.task(task_type_ids)
+        return super().add(input_ids, segments, positions) + task  # (B,S,D)
+
+
+def ernie(config: ErnieConfig) -> Architecture:
+    """Return BERT's architecture, with tasks if the checkpoint has them."""
+    if not config.use_task_id or not config.task_type_vocab_size:
+        return bert(config)
+    tables = {"token_type_ids": "type_vocab_size", "task_type_ids": "task_type_vocab_size"}
+    return bert(config, embeddings=ErnieEmbeddings, tables=tables)
+
+
 ERNIE = replace(
     BERT,
     name="ernie",
@@ -72,6 +109,6 @@ ERNIE = replace(
     upstream="Ernie",
     prefix="ernie.",
     modules={**ENCODER, "embeddings.task": "embeddings.task_type_embeddings"},
-    keys={"use_task_id": "use_task_id", "task_type_vocab_size": "task_type_vocab_size"},
-    behaviour={"task_vocab_size": lambda config: config.task_type_vocab_size if config.use_task_id else 0},
+    config=ErnieConfig,
+    architecture=ernie,
 )

@@ -9,7 +9,13 @@ text head therefore has its own first layer, with ReLU. There is no dropout betw
 config.json has other names for the sizes. Upstream: transformers 5.23 DistilBertModel and its heads.
 """
 
-from minibert.families.base import Family
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from minibert.config import Config, fixed, fraction, size
+from minibert.families.base import Architecture, Family, bert
+from minibert.model import Embeddings, Layer
 
 ENCODER = {
     "embeddings.token": "embeddings.word_embeddings",
@@ -26,6 +32,55 @@ ENCODER = {
 }
 TEXT = {"pre_classifier": "pre_classifier", "classifier": "classifier"}
 NO_PAIRS = "it was not trained on next sentences"
+
+
+@dataclass(frozen=True)
+class DistilBertConfig(Config):
+    """The config.json of DistilBERT."""
+
+    model_type: str = "distilbert"
+    num_hidden_layers: int = size(6, maximum=2**12)
+    type_vocab_size: int = fixed(default=0)
+    layer_norm_eps: float = fixed(default=1e-12)
+    classifier_dropout: float | None = fraction(0.2)
+    qa_dropout: float = fraction(0.1)  # before the start and end logits of an answer
+
+
+class WithoutSegments(Embeddings):
+    """x = LayerNorm(token + position). Mirrors DistilBert's Embeddings."""
+
+    def __init__(self, config: Config) -> None:
+        nn.Module.__init__(self)  # not Embeddings', which creates segments too
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.norm = config.architecture.norm(config, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def add(self, input_ids: Tensor, segments: Tensor | None, positions: Tensor) -> Tensor:
+        """Return the sum of the vectors, (B,S) -> (B,S,D)."""
+        return self.token(input_ids) + self.position(positions)  # type: ignore[no-any-return]  # (B,S,D)
+
+
+class DistilBertLayer(Layer):
+    """BERT's layer, without dropout between attention and its residual. Mirrors TransformerBlock."""
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        self.attention_residual.dropout.p = 0.0
+
+
+def distilbert(config: DistilBertConfig) -> Architecture:
+    """Return the architecture of DistilBERT."""
+    return bert(
+        config,
+        embeddings=WithoutSegments,
+        layer=DistilBertLayer,
+        tables={},
+        text_head="relu",
+        token_dropout=config.hidden_dropout_prob,
+        answer_dropout=config.qa_dropout,
+    )
+
 
 DISTILBERT = Family(
     name="distilbert",
@@ -54,18 +109,11 @@ DISTILBERT = Family(
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
         "classifier_dropout": "seq_classif_dropout",
-        "qa_dropout": "qa_dropout",
     },
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     ignored=("position_embedding_type", "is_decoder", "add_cross_attention"),
-    defaults={"num_hidden_layers": 6, "classifier_dropout": 0.2, "qa_dropout": 0.1},
-    behaviour={
-        "type_vocab_size": 0,
-        "layer_norm_eps": 1e-12,
-        "attention_residual_dropout": 0.0,
-        "text_head": "relu",
-        "classifier_dropout_on_tokens": False,
-    },
+    config=DistilBertConfig,
+    architecture=distilbert,
     second_names={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     decoder_bias=("vocab_projector.bias", "vocab_projector.bias"),
 )

@@ -10,10 +10,55 @@ map follows their norm and dropout. There is no pooler: the text classifier has 
 dropout before it too. Upstream: transformers 5.23 ElectraModel and its heads.
 """
 
-from minibert.families.base import Family
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from minibert.config import Config, fraction, size
+from minibert.families.base import Architecture, Family, bert
 from minibert.families.bert import CLASSIFIER, ENCODER
+from minibert.model import Embeddings
 
 OWN_OBJECTIVE = "it was trained on replaced token detection; see replaced-token-detection"
+
+
+@dataclass(frozen=True)
+class ElectraConfig(Config):
+    """The config.json of ELECTRA."""
+
+    model_type: str = "electra"
+    embedding_size: int = size(128)  # width of the tables
+    hidden_size: int = size(256)
+    num_attention_heads: int = size(4)
+    intermediate_size: int = size(1024)
+    choice_dropout: float | None = fraction(0.1)  # before the score of a choice; None: classifier_dropout
+
+
+class ProjectedEmbeddings(Embeddings):
+    """x = LayerNorm(token + segment + position) P + a, from narrow tables to D. Mirrors those of ElectraModel."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.embedding_projection = nn.Linear(config.architecture.embedding_size, config.hidden_size)
+
+    def forward(self, input_ids: Tensor, *ids: Any, **kinds: Any) -> Tensor:
+        """Return the projected embeddings, (B,S) each -> (B,S,D)."""
+        return self.embedding_projection(super().forward(input_ids, *ids, **kinds))  # type: ignore[no-any-return]
+
+
+def electra(config: ElectraConfig) -> Architecture:
+    """Return the architecture of ELECTRA."""
+    return bert(
+        config,
+        embedding_size=config.embedding_size,
+        embeddings=Embeddings if config.embedding_size == config.hidden_size else ProjectedEmbeddings,
+        prediction_act="gelu",
+        text_head="gelu",
+        dropout_before_text_head=True,
+        **({} if config.choice_dropout is None else {"choice_dropout": config.choice_dropout}),
+    )
+
 
 ELECTRA = Family(
     name="electra",
@@ -38,15 +83,9 @@ ELECTRA = Family(
         "multiple-choice": {"pre_classifier": "sequence_summary.summary", "classifier": "classifier"},
     },
     lacks={"next-sentence": OWN_OBJECTIVE, "pretraining": OWN_OBJECTIVE},
-    keys={"embedding_size": "embedding_size", "choice_dropout": "summary_last_dropout"},
-    defaults={
-        "embedding_size": 128,
-        "hidden_size": 256,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-        "choice_dropout": 0.1,
-    },
-    behaviour={"prediction_act": "gelu", "text_head": "gelu", "dropout_before_text_head": True},
+    config=ElectraConfig,
+    architecture=electra,
+    keys={"choice_dropout": "summary_last_dropout"},
     second_names={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     decoder_bias=("generator_lm_head.bias", "generator_lm_head.bias"),
     outputs={"embeddings": "embeddings_project"},

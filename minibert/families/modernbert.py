@@ -11,24 +11,295 @@ The encoder of BERT with what six years of language models have found. What each
     no biases           except for the last layers of task heads
     no segments         and no next sentence prediction, as in RoBERTa
 
-model.py computes all of it; this file says which of it ModernBERT has, and reads the layout of layers and angles, for
-which config.json has had two sets of keys. Every task head begins with the layers of the masked LM head. Upstream:
+Read beside model.py, this file is what changed. Every task head begins with the layers of the masked LM head. Upstream:
 transformers 5.23 ModernBertModel and its heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from minibert.families.base import Family
+import torch
+from torch import Tensor, nn
+
+from minibert.activations import ACTIVATION
+from minibert.config import ACTIVATIONS, Config, fixed, fraction, size
+from minibert.families.base import Architecture, Family, bert
 from minibert.families.distilbert import NO_PAIRS
+from minibert.kernels.parts import OneProduct
+from minibert.layout import Attend, Layout
+from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention
 from minibert.utils.printing import brief
-from minibert.utils.settings import check_number
+from minibert.utils.settings import check_number, setting
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the types of layers
-THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}  # older key, default
+THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 HEAD = {"pre_classifier": "head.dense", "pre_norm": "head.norm"}
 BIASES = {"attention_bias": False, "feed_forward_bias": False, "norm_bias": False, "head_bias": False}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What it computes
+
+
+class TokenEmbeddings(Embeddings):
+    """x = LayerNorm(token): no positions and no segments. Mirrors ModernBertEmbeddings."""
+
+    def __init__(self, config: Config) -> None:
+        nn.Module.__init__(self)  # not Embeddings', which creates the other tables too
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.norm = config.architecture.norm(config, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def add(self, input_ids: Tensor, segments: Tensor | None, positions: Tensor) -> Tensor:
+        """Return the vectors of the tokens, (B,S) -> (B,S,D)."""
+        return self.token(input_ids)  # type: ignore[no-any-return]  # a Tensor
+
+
+def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Turn each pair of numbers by an angle that grows with the position, (B,H,S,W) -> (B,H,S,W) (Su et al. 2021).
+
+    The product of a turned query and a turned key depends on the distance of their tokens only. Pair i is the numbers i
+    and i + W/2, and its angle p theta^(-2i/W) at position p. Mirrors apply_rotary_pos_emb.
+    """
+    W = x.shape[-1]
+    angles = positions[..., None].float() * (1.0 / theta ** (torch.arange(0, W, 2, device=x.device).float() / W))
+    angles = torch.cat((angles, angles), dim=-1).unsqueeze(-3)  # (S,W/2) -> (1,S,W)
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    half = torch.cat((-exact[..., W // 2 :], exact[..., : W // 2]), dim=-1)
+    return (exact * angles.cos() + half * angles.sin()).to(x.dtype)
+
+
+class RotaryAttention(SelfAttention):
+    """Multi-head attention of turned queries to turned keys, in a local layer only within a window."""
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        own = config.architecture
+        super().__init__(config, number, own.attention_bias)
+        if self.head_size % 2:
+            raise ValueError(f"a head is {self.head_size} wide; rotary positions need an even width")
+        self.theta = own.rotary_thetas[number]
+        self.window = own.windows[number] if own.windows else None
+
+    def forward(
+        self, x: Tensor, layout: Layout, attend: Attend, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` stores them."""
+        if layout.positions is None:
+            raise ValueError(f"{type(layout).__name__} has no positions, and the model has rotary positions")
+        positions = layout.positions
+
+        def rotary(query: Tensor, key: Tensor, *more: Any) -> tuple[Tensor, Tensor | None]:
+            query = rotate(query, layout.wanted(positions), self.theta)
+            return attend(query, rotate(key, positions, self.theta), *more)
+
+        return super().forward(x, layout.within(self.window), rotary, wanted)
+
+
+class ModernBertAttention(RotaryAttention):
+    """The same with queries, keys and values as one product. Mirrors ModernBertAttention."""
+
+    leaves = RotaryAttention.leaves  # the same products
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        self.products = OneProduct()
+
+    def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the wanted tokens, and the keys and values of all, (B,S,D) each."""
+        if wanted is x:
+            query, key, value = self.products(x, self.query, self.key, self.value)
+            return query, key, value
+        return self.query(wanted), *self.products(x, self.key, self.value)
+
+
+class GatedFeedForward(FeedForward):
+    """FFN(x) = (activation(x W₁) * (x V)) W₂ (GeGLU, or with another activation SwiGLU, ...: Shazeer 2020)."""
+
+    leaves = FeedForward.leaves | {"gate": ("gate",)}
+
+    def __init__(self, config: Config) -> None:
+        nn.Module.__init__(self)  # not FeedForward's: a seed draws the gate before the last matrix
+        D, width, bias = config.hidden_size, config.intermediate_size, config.architecture.feed_forward_bias
+        self.expand = nn.Linear(D, width, bias)
+        self.gate = nn.Linear(D, width, bias)
+        self.contract = nn.Linear(width, D, bias)
+        self.activation = ACTIVATION[config.hidden_act]
+        self.dropout = nn.Dropout(config.architecture.feed_forward_dropout)
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return activation(x W₁) * (x V), (B,S,D) -> (B,S,F)."""
+        return self.activation(self.expand(x)) * self.gate(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,S,D) -> (B,S,F) -> (B,S,D)."""
+        return self.contract(self.dropout(self.inner(x)))  # type: ignore[no-any-return]  # a Tensor
+
+
+class ModernBertFeedForward(GatedFeedForward):
+    """The same with both matrices as one product. Mirrors ModernBertMLP."""
+
+    leaves = GatedFeedForward.leaves  # the same products
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.products = OneProduct()
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return activation(x W₁) * (x V), (B,S,D) -> (B,S,F)."""
+        y, gate = self.products(x, self.expand, self.gate)
+        return self.activation(y) * gate
+
+
+class PreNormLayer(Layer):
+    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)): what most models after BERT do (Xiong et al. 2020).
+
+    The first layer has no norm before its attention, because the embeddings end with one. Mirrors
+    ModernBertEncoderLayer.
+    """
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        if number == 0:
+            self.attention_norm = nn.Identity()
+
+    def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
+        normed = self.attention_norm(x)
+        attended, probs = self.attention(normed, layout, attend, layout.wanted(normed))
+        x = self.attention_residual(attended, layout.wanted(x))
+        x = self.feed_forward_residual(self.feed_forward(self.feed_forward_norm(x)), x)
+        return x, probs
+
+
+class ModernBertLayer(PreNormLayer):
+    """The same, with attention's dropout before its residual, and none after the feed-forward."""
+
+    def __init__(self, config: Config, number: int = 0) -> None:
+        super().__init__(config, number)
+        self.attention_residual.dropout.p = config.attention_probs_dropout_prob
+        self.feed_forward_residual.dropout.p = 0.0
+
+
+class PreNormEncoder(Encoder):
+    """An encoder of such layers, which ends with a norm. Mirrors ModernBertModel."""
+
+    def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
+        super().__init__(config, attention, pooler)
+        self.final_norm = config.architecture.norm(config, config.hidden_size)
+
+    def through_layers(
+        self, x: Tensor, layout: Layout, attend: Attend, depth: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the states after each layer, (B,S,D), the last ones normalised, and its attention probabilities."""
+        steps = super().through_layers(x, layout, attend, depth)
+        for step, (states, probs) in enumerate(steps, start=1):
+            yield (self.final_norm(states) if step == len(self.order) else states), probs
+
+
+def layer_norm(config: "ModernBertConfig", width: int) -> nn.Module:
+    """Return LayerNorm, without a shift unless the checkpoint has one."""
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+
+def initialise(model: nn.Module, config: "ModernBertConfig", path: str = "") -> None:
+    """Initialise as ModernBERT does: no number is further from 0 than initializer_cutoff_factor deviations.
+
+    The matrices that end a residual branch or a head are smaller. path: the name of `model` within a larger one.
+    Mirrors ModernBertPreTrainedModel._init_weights.
+    """
+    for name, module in model.named_modules(prefix=path):
+        for kind, values in module.named_parameters(recurse=False):
+            if kind == "bias":
+                nn.init.zeros_(values)
+            elif values.dim() == 1:
+                nn.init.ones_(values)
+            else:
+                std = config.initializer_range
+                last = name.rpartition(".")[2]
+                if last in ("output", "contract", "transform", "pre_classifier", "decoder"):
+                    std /= (2 * config.num_hidden_layers) ** 0.5
+                elif last in ("classifier", "qa_outputs"):
+                    std = config.hidden_size**-0.5
+                most = config.initializer_cutoff_factor * std
+                nn.init.trunc_normal_(values, std=std, a=-most, b=most)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What its config.json says, for which there have been two sets of keys
+
+
+@dataclass(frozen=True)
+class ModernBertConfig(Config):
+    """The config.json of ModernBERT."""
+
+    model_type: str = "modernbert"
+    vocab_size: int = size(50368)
+    num_hidden_layers: int = size(22, maximum=2**12)
+    intermediate_size: int = size(1152)
+    max_position_embeddings: int = size(8192)  # the longest text: there is no table
+    type_vocab_size: int = fixed(default=0)
+    layer_norm_eps: float = fraction(1e-5)
+    hidden_dropout_prob: float = fraction(0.0)  # after the embeddings
+    attention_probs_dropout_prob: float = fraction(0.0)
+    feed_forward_dropout: float = fraction(0.0)  # before the second matrix of the feed-forward
+    pad_token_id: int = size(50283, minimum=0)
+    classifier_dropout: float | None = fraction(0.0)
+    attention_bias: bool = setting(False, "")  # whether these linear layers and LayerNorm have a bias
+    feed_forward_bias: bool = setting(False, "")
+    norm_bias: bool = setting(False, "")
+    head_bias: bool = setting(False, "")  # of the first layer of a task head
+    decoder_bias: bool = setting(True, "")  # of the layer that predicts tokens
+    classifier_pooling: str = setting("cls", "", choices=("cls", "mean"))  # what a head reads of a text
+    classifier_activation: str = setting("gelu", "", choices=ACTIVATIONS)  # of the first layer of a task head
+    sparse_prediction: bool = setting(False, "")  # see Architecture
+    initializer_cutoff_factor: float = setting(2.0, "", above=0)
+    global_attn_every_n_layers: int = size(3)  # the first layer is global, and then one in so many
+    layer_types: tuple[str, ...] | None = None  # of each layer, if they have no such period
+    local_attention: int = size(128, minimum=0)  # the window of a local layer: tokens at most half of it away
+    global_rope_theta: float = setting(160_000.0, "", above=0)  # of the angles in these layers
+    local_rope_theta: float = setting(10_000.0, "", above=0)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Self:
+        """Return the content of a config.json with either set of keys; the newer ones count first.
+
+        Raises ValueError for a rope_type other than "default".
+        """
+        values = dict(raw)
+        types = values.get("layer_types")
+        if isinstance(types, list) and len(types) == (values.get("num_hidden_layers") or cls.num_hidden_layers):
+            periods = [every for every in range(1, len(types) + 1) if types == pattern(len(types), every)]
+            values |= {"layer_types": None, "global_attn_every_n_layers": periods[0]} if periods else {}
+        newer, scaling = (checked_dict(name, values.pop(name, None)) for name in ("rope_parameters", "rope_scaling"))
+        for kind, name in THETAS.items():
+            given = {**checked_dict(f"rope_parameters of {kind}", newer.get(kind)), **scaling}
+            if (rope_type := given.get("rope_type", given.get("type", "default"))) != "default":
+                raise ValueError(f"rope_type {brief(rope_type)} of {kind} is not implemented; only 'default' is")
+            values |= {name: given["rope_theta"]} if given.get("rope_theta") is not None else {}
+        half = values.pop("sliding_window", None)
+        values |= {} if half is None else {"local_attention": 2 * check_number("sliding_window", half, int, 0, 2**23)}
+        return super().from_dict(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of config.json, the angles under both sets of keys."""
+        thetas = {kind: {"rope_type": "default", "rope_theta": getattr(self, name)} for kind, name in THETAS.items()}
+        types = {"layer_types": list(self.types())} if self.layer_types else {}
+        written = {name: value for name, value in super().to_dict().items() if name != "layer_types"}
+        return {**written, **types, "rope_parameters": thetas}
+
+    def types(self) -> tuple[str, ...]:
+        """Return the type of each layer. Raises ValueError for types that do not fit the layers."""
+        L = self.num_hidden_layers
+        types = self.layer_types
+        if types is None:
+            return tuple(pattern(L, self.global_attn_every_n_layers))
+        if not isinstance(types, tuple) or len(types) != L or not {GLOBAL, LOCAL}.issuperset(map(str, types)):
+            count = f"{len(types)} values" if isinstance(types, tuple) else brief(types)
+            raise ValueError(f"layer_types has {count}, for {L} layers; each layer needs {GLOBAL!r} or {LOCAL!r}")
+        return types
 
 
 def pattern(layers: int, every: int) -> list[str]:
@@ -36,66 +307,49 @@ def pattern(layers: int, every: int) -> list[str]:
     return [LOCAL if number % every else GLOBAL for number in range(layers)]
 
 
-def layer_types(config: Any) -> list[str]:
-    """Return the type of each layer. Raises ValueError or TypeError for types that do not fit the layers."""
-    L = config.num_hidden_layers
-    types = config.extra.get("layer_types")
-    if types is None:
-        every = config.extra.get("global_attn_every_n_layers")
-        check_number("global_attn_every_n_layers", every := 3 if every is None else every, int, 1)
-        return pattern(L, every)
-    if not isinstance(types, list) or len(types) != L or not {GLOBAL, LOCAL}.issuperset(map(str, types)):
-        count = f"{len(types)} values" if isinstance(types, list) else brief(types)
-        raise ValueError(f"layer_types has {count}, for {L} layers; each layer needs {GLOBAL!r} or {LOCAL!r}")
-    return types
+def checked_dict(name: str, value: Any) -> dict[str, Any]:
+    """Return a value of config.json that must be a dictionary, {} for a null. Raises ValueError for any other."""
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{name} is {brief(value)}; it must be a dictionary")
+    return value or {}
 
 
-def windows(config: Any) -> tuple[int | None, ...]:
-    """Return the window of each layer; None: the layer is global. sliding_window, half of it, counts first."""
-    window, half = (config.extra.get(key) for key in ("local_attention", "sliding_window"))
-    check_number("local_attention", window := 128 if window is None else window, int, 0, 2**24)
-    window = window if half is None else 2 * check_number("sliding_window", half, int, 0, 2**23)
-    return tuple(window if one == LOCAL else None for one in layer_types(config))
+def modernbert(config: ModernBertConfig) -> Architecture:
+    """Return the architecture of ModernBERT."""
+    usual = bert(config)
+    return bert(
+        config,
+        encoder=PreNormEncoder,
+        embeddings=TokenEmbeddings,
+        attention=ModernBertAttention,
+        feed_forward=ModernBertFeedForward,
+        layer=ModernBertLayer,
+        norm=layer_norm,
+        initialise=initialise,
+        tables={},
+        norm_first=True,
+        windows=tuple(config.local_attention if kind == LOCAL else None for kind in config.types()),
+        rotary_thetas=tuple(getattr(config, THETAS[kind]) for kind in config.types()),
+        attention_bias=config.attention_bias,
+        feed_forward_bias=config.feed_forward_bias,
+        feed_forward_dropout=config.feed_forward_dropout,
+        head_bias=config.head_bias,
+        decoder_bias=config.decoder_bias,
+        prediction_act=config.classifier_activation,
+        text_head=config.classifier_activation,
+        token_head=config.classifier_activation,
+        norm_in_heads=True,
+        reads_mean=config.classifier_pooling == "mean",
+        sparse_prediction=config.sparse_prediction,
+        answer_dropout=usual.text_dropout,
+    )
 
 
-def rotary_thetas(config: Any) -> tuple[float, ...]:
-    """Return theta of each layer: from rope_parameters, else from the older keys, else the defaults.
-
-    Raises ValueError for a rope_type other than "default".
-    """
-    newer = config.extra.get("rope_parameters") or {}
-    thetas = {}
-    for kind, (older, default) in THETAS.items():
-        given = {**(newer.get(kind) or {}), **(config.extra.get("rope_scaling") or {})}
-        if (rope_type := given.get("rope_type", given.get("type", "default"))) != "default":
-            raise ValueError(f"rope_type {brief(rope_type)} of {kind} is not implemented; only 'default' is")
-        stated = [theta for theta in (given.get("rope_theta"), config.extra.get(older)) if theta is not None]
-        thetas[kind] = theta = (stated or [default])[0]
-        check_number(f"rope_theta of {kind}", theta, float, above=0)
-    return tuple(thetas[one] for one in layer_types(config))
+# ---------------------------------------------------------------------------------------------------------------
+# Its names
 
 
-def activation(config: Any) -> str:
-    """Return the activation of the first layer of every task head."""
-    return str(config.extra.get("classifier_activation") or "gelu")
-
-
-@dataclass(frozen=True)
-class WithLayerTypes(Family):
-    """A family whose config.json may list the type of each layer."""
-
-    def read(self, raw: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-        """Read a config.json; a list that repeats becomes its period, which fits any number of layers."""
-        types = raw.get("layer_types")
-        if isinstance(types, list) and len(types) == raw.get("num_hidden_layers", self.defaults["num_hidden_layers"]):
-            for every in range(1, len(types) + 1):
-                if types == pattern(len(types), every):
-                    kept = {name: value for name, value in raw.items() if name != "layer_types"}
-                    return super().read(kept | {"global_attn_every_n_layers": every}, fields)
-        return super().read(raw, fields)
-
-
-MODERNBERT = WithLayerTypes(
+MODERNBERT = Family(
     name="modernbert",
     title="ModernBERT",
     upstream="ModernBert",
@@ -123,49 +377,18 @@ MODERNBERT = WithLayerTypes(
         "multiple-choice": {**HEAD, "classifier": "classifier"},
     },
     lacks={"next-sentence": NO_PAIRS, "pretraining": NO_PAIRS},
+    config=ModernBertConfig,
+    architecture=modernbert,
     keys={
         "hidden_act": "hidden_activation",
         "layer_norm_eps": "norm_eps",
         "hidden_dropout_prob": "embedding_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
         "feed_forward_dropout": "mlp_dropout",
-        "attention_bias": "attention_bias",
         "feed_forward_bias": "mlp_bias",
-        "norm_bias": "norm_bias",
         "head_bias": "classifier_bias",
-        "decoder_bias": "decoder_bias",
-        "classifier_pooling": "classifier_pooling",
-        "initializer_cutoff_factor": "initializer_cutoff_factor",
-        "sparse_prediction": "sparse_prediction",
     },
     ignored=("position_embedding_type", "is_decoder", "add_cross_attention", "chunk_size_feed_forward"),
-    defaults={
-        **BIASES,
-        "vocab_size": 50368,
-        "intermediate_size": 1152,
-        "num_hidden_layers": 22,
-        "max_position_embeddings": 8192,
-        "layer_norm_eps": 1e-5,
-        "pad_token_id": 50283,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout": 0.0,
-        "initializer_cutoff_factor": 2.0,
-    },
-    behaviour={
-        "type_vocab_size": 0,
-        "norm_first": True,
-        "gated": True,
-        "windows": windows,
-        "rotary_thetas": rotary_thetas,
-        "attention_residual_dropout": lambda config: config.attention_probs_dropout_prob,
-        "feed_forward_residual_dropout": 0.0,
-        "prediction_act": activation,
-        "text_head": activation,
-        "token_head": activation,
-        "norm_in_heads": True,
-        "classifier_dropout_on_answers": True,
-    },
     second_names={"decoder.weight": "embeddings.tok_embeddings.weight"},
     decoder_bias=("decoder.bias", "decoder.bias"),
     settings={"masked-lm": {"sparse_pred_ignore_index": -100}},

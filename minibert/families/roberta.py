@@ -11,11 +11,61 @@ languages with a vocabulary of 250,000, CamemBERT (Martin et al. 2019) the same 
 Upstream: transformers 5.23 RobertaModel, XLMRobertaModel, CamembertModel and their heads.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from minibert.families.base import Family
+from torch import Tensor
+
+from minibert.config import Config, size
+from minibert.families.base import Architecture, Family, bert
 from minibert.families.bert import CLASSIFIER, ENCODER
 from minibert.families.distilbert import NO_PAIRS
+from minibert.model import Embeddings
+
+
+@dataclass(frozen=True)
+class RobertaConfig(Config):
+    """The config.json of RoBERTa."""
+
+    model_type: str = "roberta"
+    vocab_size: int = size(50265)
+    pad_token_id: int = size(1, minimum=0)
+
+
+@dataclass(frozen=True)
+class XLMRobertaConfig(RobertaConfig):
+    """The config.json of XLM-R and CamemBERT."""
+
+    model_type: str = "xlm-roberta"
+    vocab_size: int = size(30522)
+
+
+class RobertaEmbeddings(Embeddings):
+    """BERT's embeddings, whose positions count only real tokens, from pad_token_id + 1. Mirrors RobertaEmbeddings."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.padding = self.position.padding_idx = config.pad_token_id
+
+    def positions(self, input_ids: Tensor) -> Tensor:
+        """Return the position of each token, (B,S) -> (B,S); [PAD] has the row before the first."""
+        real = input_ids != self.padding
+        return real.cumsum(dim=1) * real + self.padding
+
+
+def roberta(config: RobertaConfig) -> Architecture:
+    """Return the architecture of RoBERTa."""
+    return bert(
+        config,
+        embeddings=RobertaEmbeddings,
+        first_position=config.pad_token_id + 1,
+        padding_has_position=False,
+        prediction_act="gelu",
+        text_head="tanh",
+        dropout_before_text_head=True,
+        choice_head="pooler",
+        choice_dropout=config.hidden_dropout_prob,
+    )
+
 
 ROBERTA = Family(
     name="roberta",
@@ -35,16 +85,8 @@ ROBERTA = Family(
         "multiple-choice": CLASSIFIER,
     },
     lacks={"next-sentence": NO_PAIRS, "pretraining": NO_PAIRS},
-    defaults={"vocab_size": 50265, "pad_token_id": 1},
-    behaviour={
-        "first_position": lambda config: config.pad_token_id + 1,
-        "padding_has_position": False,
-        "prediction_act": "gelu",
-        "text_head": "tanh",
-        "dropout_before_text_head": True,
-        "choice_head": "pooler",
-        "classifier_dropout_on_choices": False,
-    },
+    config=RobertaConfig,
+    architecture=roberta,
     second_names={
         "lm_head.bias": "lm_head.decoder.bias",
         "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
@@ -52,7 +94,5 @@ ROBERTA = Family(
     decoder_bias=("lm_head.bias", "lm_head.decoder.bias"),
     pairs_in_segments=False,
 )
-XLM_ROBERTA = replace(
-    ROBERTA, name="xlm-roberta", title="XLM-R", upstream="XLMRoberta", defaults={"vocab_size": 30522, "pad_token_id": 1}
-)
+XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLM-R", upstream="XLMRoberta", config=XLMRobertaConfig)
 CAMEMBERT = replace(XLM_ROBERTA, name="camembert", title="CamemBERT", upstream="Camembert")

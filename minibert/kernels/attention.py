@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.inputs import Attend
 from minibert.kernels.matmul import MAX_ERROR, Workspace, is_x86, relative_error
 from minibert.kernels.packing import Packed, pack
+from minibert.layout import Attend
 from minibert.utils.device import without_cudnn
 
 # Attention in a packed batch: query, key, value, batch to the result, (T,H,W); `by_heads` makes an inputs.Attend of it.

@@ -8,15 +8,14 @@ import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minibert.config import Config
-from minibert.families import family_of
+from minibert.config import Config, family_of
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE
@@ -73,15 +72,15 @@ def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Siz
         values["embedding_size"] = 13
     if "embeddings.task" in family.modules:
         values["use_task_id"] = True
-    values |= {name: 0.4 for name in ("qa_dropout", "choice_dropout") if name in family.keys}
-    if family.defaults.get("pad_token_id", 0) >= values["vocab_size"]:
+    values |= {one.name: 0.4 for one in fields(family.config) if one.name in ("qa_dropout", "choice_dropout")}
+    if family.config.pad_token_id >= values["vocab_size"]:
         values["pad_token_id"] = 3
     if family.name == MODERNBERT.name:
         values |= {"local_attention": 4, "feed_forward_dropout": 0.15}
     values |= changes
     tokens: int = values["max_position_embeddings"]
     before = {"model_type": family.name, "pad_token_id": values.get("pad_token_id")}
-    values["max_position_embeddings"] += Config.from_dict(before).first_position
+    values["max_position_embeddings"] += Config.from_dict(before).architecture.first_position
     return Size(f"tiny {family.title}: {name}", family, values, tokens, seed=seed)
 
 
@@ -156,7 +155,9 @@ def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
     names = dict(theirs.named_parameters())
     windows = [module.local_attention for module in theirs.modules() if hasattr(module, "local_attention")]
     # Newer versions keep no local_attention: there is nothing to compare, hence strict=False.
-    if any((here == (-1, -1)) != (ours is None) for here, ours in zip(windows, config.windows, strict=False)):
+    if any(
+        (here == (-1, -1)) != (ours is None) for here, ours in zip(windows, config.architecture.windows, strict=False)
+    ):
         return "with other local layers than its config.json lists"
     if head is None:
         return ""

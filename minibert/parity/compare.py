@@ -233,7 +233,7 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
     for name, parameter in ours.named_parameters():
         candidates = [name]
         if family is not None:
-            where = (family, name, head_of(theirs, family), config_of(ours).layers_in_group)
+            where = (family, name, head_of(theirs, family), config_of(ours).architecture.layers_in_group)
             candidates = [name_in_file(*where), full_name(*where)]
         found = next((c for c in candidates if c in others), None)
         other = None if found is None else others[found]
@@ -273,7 +273,7 @@ def count_in_file(model: nn.Module) -> int:
     head = getattr(model, "name", "")
     config = config_of(model)
     names = (name for name, _ in model.named_parameters())
-    return len({name_in_file(config.family, name, head, config.layers_in_group) for name in names})
+    return len({name_in_file(config.family, name, head, config.architecture.layers_in_group) for name in names})
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor]) -> list[Comparison]:

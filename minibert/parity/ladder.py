@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from minibert.activations import ACTIVATION
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
+from minibert.families.modernbert import PreNormLayer, RotaryAttention
 from minibert.hooks import Inputs, Place, record
-from minibert.model import Embeddings, Layer, PreNormLayer, SelfAttention
+from minibert.model import Embeddings, Layer
 from minibert.parity import checkpoints
 from minibert.parity.compare import (
     DECISIONS,
@@ -212,7 +213,7 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
 
     def move(by: int, embeddings: Embeddings) -> None:
-        if embeddings.position is not None:
+        if hasattr(embeddings, "position"):
             embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
 
     def without_bias(linear: nn.Linear) -> None:
@@ -234,20 +235,23 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def computations_norm_first(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield those that only a ModernBERT can have: angles, windows, and the norm that its first layer lacks."""
 
-    def widen(by: int, attention: SelfAttention) -> None:
+    def widen(by: int, attention: RotaryAttention) -> None:
         if attention.window is not None:
             attention.window += by
 
-    def other_theta(attention: SelfAttention) -> None:
+    def other_theta(attention: RotaryAttention) -> None:
         attention.theta = next((theta for theta in thetas if theta != attention.theta), attention.theta)
 
     def without_norm(layer: PreNormLayer) -> None:
-        layer.attention_norm = nn.Identity()  # type: ignore[assignment]
+        layer.attention_norm = nn.Identity()
 
-    thetas = {module.theta for module in ours.modules() if isinstance(module, SelfAttention)}
-    yield "angles: upstream exchanges the thetas of global and local layers", changed(ours, SelfAttention, other_theta)
+    thetas = {module.theta for module in ours.modules() if isinstance(module, RotaryAttention)}
+    yield (
+        "angles: upstream exchanges the thetas of global and local layers",
+        changed(ours, RotaryAttention, other_theta),
+    )
     for by, word in ((-2, "less"), (2, "further")):
-        yield f"window: upstream's reaches one token {word}", changed(ours, SelfAttention, partial(widen, by))
+        yield f"window: upstream's reaches one token {word}", changed(ours, RotaryAttention, partial(widen, by))
     yield "norm first: upstream's layer 0 has none before its attention", changed(ours, PreNormLayer, without_norm)
 
 

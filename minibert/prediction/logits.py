@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from minibert.fields import EncoderOutput
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
-from minibert.inputs import IGNORED, inference, unchecked
+from minibert.inputs import IGNORED, unchecked
 from minibert.kernels.packing import batches
-from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import PackedBatch, encode, first_tokens, mean_of_texts, packed_output, pooled
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.utils.device import autocast, batch_tokens_on, move
+from minibert.utils.inference import inference
 from minibert.utils.printing import progress_bar
 
 MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch

@@ -26,11 +26,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from minibert.fields import EncoderOutput
 from minibert.heads import Head
 from minibert.inputs import IGNORED
 from minibert.kernels.attention import blocks
 from minibert.kernels.training import attention, fused_attention
-from minibert.model import Embeddings, Encoder, EncoderOutput
+from minibert.model import Embeddings, Encoder
 from minibert.prediction.collate import ExampleBatch
 from minibert.utils.device import move
 

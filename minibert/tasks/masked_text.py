@@ -28,7 +28,7 @@ from torch import Tensor
 
 from minibert.checkpoints.load import has_head, load
 from minibert.heads import MaskedLM
-from minibert.inputs import IGNORED, inference
+from minibert.inputs import IGNORED
 from minibert.storage import hub
 from minibert.tables.reading import Column, Table
 from minibert.tables.texts import as_texts
@@ -39,6 +39,7 @@ from minibert.tasks.settings import MaskedTextSettings
 from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.utils.device import move
+from minibert.utils.inference import inference
 from minibert.utils.printing import block, counted, progress_bar
 
 # ---------------------------------------------------------------------------------------------------------------

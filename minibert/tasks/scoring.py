@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from minibert.fields import EncoderOutput
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
-from minibert.model import EncoderOutput
 from minibert.quick import QUICK
 from minibert.storage.hub import find_masked_lm
 from minibert.tables.texts import as_name, as_texts

@@ -231,7 +231,7 @@ def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control
 def check_fits(definition: Mapping[str, Any], vocab: Mapping[str, int], pads: int, config: Config, source: str) -> None:
     """Raise ValueError, naming `source`, for a tokenizer with more tokens than the model has, or another padding."""
     tokens = 1 + max(id for token, id in vocab.items() if token)  # a blank line of vocab.txt needs no row
-    if tokens <= config.vocab_size and (not config.first_position or pads == config.pad_token_id):
+    if tokens <= config.vocab_size and (not config.architecture.first_position or pads == config.pad_token_id):
         return
     beyond = [token["content"] for token in definition["added_tokens"] if token["id"] >= config.vocab_size]
     added = f", or the model has no rows for the added tokens {brief(beyond)}" if beyond else ""

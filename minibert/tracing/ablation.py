@@ -17,15 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.fields import EncoderOutput
 from minibert.heads import MaskedLM
 from minibert.hooks import Inputs, forward
-from minibert.inputs import inference
-from minibert.model import Encoder, EncoderOutput
+from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.reader import Reader
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Ablation, Effect, Filled, Journey, decide
+from minibert.utils.inference import inference
 
 MOST = 8192  # tokens that pass through the model for each kind of change
 GUESSES = 5  # at a masked token
@@ -74,7 +75,7 @@ def ablate(
 def heads_off(encoder: Encoder, layer: int) -> Iterator[None]:
     """Put zeros in place of head h of this layer in row h of this thread's next forward pass, of H rows."""
     H = encoder.config.num_attention_heads
-    own = encoder.config.shared_layers
+    own = encoder.config.architecture.order
     calls = count()
     turn = own[:layer].count(own[layer])  # a shared layer is called repeatedly
     thread = threading.get_ident()

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert.config import Config
-from minibert.model import Encoder, EncoderOutput
+from minibert.fields import EncoderOutput
+from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.model import rotate
+from minibert.families.modernbert import rotate
 from minibert.tracing.ablation import as_data
 from minibert.tracing.journey import Journey, Units, quadrants, rollout
 
@@ -116,8 +116,8 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "E": journey.embeddings["token"].shape[-1],
         "H": config.num_attention_heads,
         "L": len(journey.layers),
-        "norm_first": config.norm_first,
-        "ffn_bias": config.feed_forward_bias,
+        "norm_first": config.architecture.norm_first,
+        "ffn_bias": config.architecture.feed_forward_bias,
         "reach": reach(config),
         "tokens": journey.tokens,
         "ids": journey.ids,
@@ -170,7 +170,7 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
 
 def middle(journey: Journey, layer: int) -> Tensor:
     """Return the vectors between the two halves of a layer, (S,D)."""
-    return journey.layers[layer]["feed-forward sum" if journey.config.norm_first else "attention norm"]
+    return journey.layers[layer]["feed-forward sum" if journey.config.architecture.norm_first else "attention norm"]
 
 
 def feed_forward_sum(journey: Journey, layer: int) -> Tensor:
@@ -180,7 +180,7 @@ def feed_forward_sum(journey: Journey, layer: int) -> Tensor:
 
 def reach(config: Config) -> dict[str, int]:
     """Return how many tokens to each side a token attends to, by layer; a global layer is absent."""
-    return {str(layer): window // 2 for layer, window in enumerate(config.windows) if window is not None}
+    return {str(layer): window // 2 for layer, window in enumerate(config.architecture.windows) if window is not None}
 
 
 def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
         split = (
             stages[stage][:PAIR_TOKENS].reshape(len(positions), config.num_attention_heads, -1).transpose(0, 1)
         )  # (H,P,W)
-        if config.rotary_thetas:
-            split = rotate(split, positions, config.rotary_thetas[layer])
+        if config.architecture.rotary_thetas:
+            split = rotate(split, positions, config.architecture.rotary_thetas[layer])
         found[name] = packed_vectors(split[heads])
     if len(journey.tokens) > PAIR_TOKENS:
         found["log_sums"] = rounded(stages["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1))
@@ -226,7 +226,7 @@ def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
     for layer in choice.layers:
         before = journey.hidden_states[layer].double()
         between = middle(journey, layer).double()
-        norm_first = journey.config.norm_first  # the last state of such a model has passed its final norm
+        norm_first = journey.config.architecture.norm_first  # the last state of such a model has passed its final norm
         after = (feed_forward_sum(journey, layer) if norm_first else journey.hidden_states[layer + 1]).double()
         found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, between, dim=-1))
         found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(between, after, dim=-1))

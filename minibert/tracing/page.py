@@ -19,6 +19,7 @@ from markupsafe import Markup
 import minibert
 from minibert import heads as task_heads
 from minibert import model
+from minibert.families import electra, modernbert
 from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey
@@ -37,14 +38,14 @@ TOP = 12  # dimensions of a decision that are listed
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "tokens": (tokenizer.Tokenizer._row, "ids = around("),
     "ids": (model.Encoder.forward, "as_inputs("),
-    "token embeddings": (model.Embeddings.forward, "self.token("),
-    "segment embeddings": (model.Embeddings.forward, "self.segment(segments)"),
-    "position embeddings": (model.Embeddings.forward, "self.position("),
+    "token embeddings": (model.Embeddings.add, "self.token("),
+    "segment embeddings": (model.Embeddings.add, "self.segment(segments)"),
+    "position embeddings": (model.Embeddings.add, "self.position("),
     "embeddings": (model.Embeddings.forward, "self.norm("),
-    "projected embeddings": (model.Embeddings.forward, "self.embedding_projection("),
+    "projected embeddings": (electra.ProjectedEmbeddings.forward, "self.embedding_projection("),
     "layers": (model.Encoder.through_layers, "self.layers[number]("),
     "query, key, value": (model.SelfAttention.project, "self.query"),
-    "rotation": (model.SelfAttention.forward, "query = rotate("),
+    "rotation": (modernbert.RotaryAttention.forward, "query = rotate("),
     "scores": (model.eager_attention, "scores = query"),
     "softmax": (model.eager_attention, "scores.softmax("),
     "context": (model.eager_attention, "context = "),
@@ -52,9 +53,9 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "attention norm": (model.Layer.forward, "self.attention_norm("),
     "feed-forward": (model.FeedForward.forward, "self.contract("),
     "feed-forward norm": (model.Layer.forward, "self.feed_forward_norm("),
-    "norm before attention": (model.PreNormLayer.forward, "self.attention_norm("),
-    "norm before feed-forward": (model.PreNormLayer.forward, "self.feed_forward_norm("),
-    "final norm": (model.Encoder.through_layers, "self.final_norm("),
+    "norm before attention": (modernbert.PreNormLayer.forward, "self.attention_norm("),
+    "norm before feed-forward": (modernbert.PreNormLayer.forward, "self.feed_forward_norm("),
+    "final norm": (modernbert.PreNormEncoder.through_layers, "self.final_norm("),
     "final": (model.Encoder.forward, "EncoderOutput("),
     "pooler": (model.Pooler.forward, "torch.tanh("),
     "pooling": (readable.pool, "pooled = "),
@@ -104,11 +105,11 @@ def page(
 
 def steps_of(journey: Journey) -> list[str]:
     """Return the steps that this model has, in the order of STEPS."""
-    norm_first = journey.config.norm_first
+    norm_first = journey.config.architecture.norm_first
     absent = {
         "segment embeddings": "segment" not in journey.embeddings,
         "position embeddings": "position" not in journey.embeddings,
-        "rotation": not journey.config.rotary_thetas,
+        "rotation": not journey.config.architecture.rotary_thetas,
         "attention norm": norm_first,
         "feed-forward norm": norm_first,
         "norm before attention": not norm_first,

@@ -15,7 +15,6 @@ from torch import Tensor
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.hooks import Inputs, Place, Tensors, forward, recording
-from minibert.inputs import inference
 from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.reader import Reader, folder_kind, open_reader
@@ -28,6 +27,7 @@ from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, 
 from minibert.tracing.numbers import choose
 from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
+from minibert.utils.inference import inference
 from minibert.utils.outputs import check_file
 from minibert.utils.plotting import heat_map, pyplot, save_figure
 from minibert.utils.printing import block
@@ -78,7 +78,7 @@ def trace(
     ids = row.input_ids[0].tolist()
     pooled = tensors.get(Place("pooler"))
     below: Any = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
-    matrices = [below.layers[number].feed_forward.contract for number in encoder.config.shared_layers]
+    matrices = [below.layers[number].feed_forward.contract for number in encoder.config.architecture.order]
     stages = [{place.stage: x for place, x in tensors.items() if place.layer == step} for step in range(len(matrices))]
     traced = Trace(
         text=text,
@@ -161,7 +161,7 @@ def notes(
             text_b is not None and encoder.config.type_vocab_size < 2
         ),
         "This model adds an embedding of its task, task 0, to the sum of each token.": (
-            encoder.config.task_vocab_size > 0
+            "task_type_ids" in encoder.config.architecture.tables
         ),
         "The text has a [MASK], and this checkpoint has no masked language model's task head, so nothing is predicted "
         "there; bert-base-uncased and distilbert-base-uncased have one.": (

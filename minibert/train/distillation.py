@@ -42,11 +42,13 @@ from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.families.modernbert import GLOBAL, LOCAL
+from minibert.families.distilbert import WithoutSegments
+from minibert.families.modernbert import ModernBertConfig
+from minibert.fields import EncoderOutput
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
-from minibert.model import EncoderOutput
+from minibert.model import Embeddings
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
@@ -107,9 +109,9 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
 def check_teacher(folder: Path, head: str) -> Config:
     """Return the teacher's config. Raises ValueError if no student can begin with its layers or it lacks the head."""
     config = Config.from_file(folder / "config.json")
-    positions = config.first_position == 0 and config.padding_has_position
-    shared = len(set(config.shared_layers)) < config.num_hidden_layers
-    if not positions or shared or config.always_projected or config.embedding_size != config.hidden_size:
+    own = config.architecture
+    plain = own.embeddings in (Embeddings, WithoutSegments) or own.norm_first
+    if not plain or own.order != tuple(range(config.num_hidden_layers)):
         raise ValueError(
             f"{folder} is of type {config.family.title}, whose positions, embeddings or layers do not fit a "
             "DistilBERT; the teacher can be a BERT, a DistilBERT or a ModernBERT"
@@ -132,7 +134,7 @@ def new_student(teacher: Head, take: Sequence[int]) -> Head:
     config = student_config(teacher.config, take)
     student = HEAD_CLASSES[teacher.name](config)
     names = ["encoder.embeddings.token", "encoder.embeddings.norm"]
-    names += ["encoder.final_norm"] if config.norm_first else ["encoder.embeddings.position"]
+    names += ["encoder.final_norm"] if config.architecture.norm_first else ["encoder.embeddings.position"]
     names += ["transform", "transform_norm", "decoder"] if isinstance(student, TokenPrediction) else []
     pairs = [(name, name) for name in names]
     pairs += [(f"encoder.layers.{ours}", f"encoder.layers.{theirs}") for ours, theirs in enumerate(take)]
@@ -143,13 +145,13 @@ def new_student(teacher: Head, take: Sequence[int]) -> Head:
 
 def student_config(teacher: Config, take: Sequence[int]) -> Config:
     """Return the config of a student with these layers."""
-    if teacher.norm_first:
+    if isinstance(teacher, ModernBertConfig):
         if 0 in take[1:] or take[0]:
             raise ValueError(
                 f"take is {tuple(take)}; layer 0 of {teacher.family.title} must be the first, and only there"
             )
-        types = [LOCAL if teacher.windows[number] is not None else GLOBAL for number in take]
-        return replace(teacher, num_hidden_layers=len(take), extra=teacher.extra | {"layer_types": types})
+        types = [teacher.types()[number] for number in take]
+        return Config.from_dict(teacher.to_dict() | {"num_hidden_layers": len(take), "layer_types": types})
     carried = {name: getattr(teacher, name) for name in CARRIED}
     sizes = {"num_hidden_layers": len(take), "num_labels": teacher.num_labels}
     return Config.from_dict({"model_type": "distilbert"} | sizes | carried)

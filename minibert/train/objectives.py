@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
+from minibert.fields import EncoderOutput
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
-from minibert.inputs import IGNORED, inference, unchecked
+from minibert.inputs import IGNORED, unchecked
 from minibert.losses import token_cross_entropy
-from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
@@ -33,6 +33,7 @@ from minibert.tasks.base import Example
 from minibert.train.batches import NextSentence, Pairing, SentenceOrder
 from minibert.train.loop import Loss, Term, readable_output
 from minibert.utils.device import autocast, move
+from minibert.utils.inference import inference
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
 GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads
@@ -130,7 +131,7 @@ class Electra(nn.Module):
         self.discriminator = ReplacedTokenDetection(config)
         widths = ("hidden_size", "num_attention_heads", "intermediate_size")
         smaller: dict[str, Any] = {name: getattr(config, name) // GENERATOR for name in widths}
-        self.generator = MaskedLM(replace(config, embedding_size=int(config.embedding_size), **smaller))
+        self.generator = MaskedLM(replace(config, **smaller))
         for name in ("token", "position", "segment", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.discriminator.encoder.embeddings, name))
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,16 +55,10 @@ class Calibration:
         return f"int8 in {count} of {len(self.products)} products{short}"
 
 
-def products_of(layer: Any) -> dict[str, list[nn.Linear]]:
+def products_of(layer: nn.Module) -> dict[str, list[nn.Linear]]:
     """Return the products of a layer by name: the linear layers that one product computes, in their order."""
-    attention, feed_forward = layer.attention, layer.feed_forward
-    return {
-        "attention": [attention.query, attention.key, attention.value],
-        "output": [attention.output],
-        "expand": [feed_forward.expand],
-        **({"gate": [feed_forward.gate]} if feed_forward.gate is not None else {}),
-        "contract": [feed_forward.contract],
-    }
+    leaves = [(module, leaf) for module in layer.modules() for leaf in getattr(module, "leaves", {}).items()]
+    return {product: [getattr(module, name) for name in linears] for module, (product, linears) in leaves}
 
 
 def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[int, str], Quantization], Tensor]:

@@ -81,7 +81,7 @@ class Engine:
         kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, workspace, int8)
         self.kernels = f"{precision} {kernels}"
         self.attend = by_heads(attend)
-        self.padding_id = None if self.config.padding_has_position else self.config.pad_token_id
+        self.padding_id = None if self.config.architecture.padding_has_position else self.config.pad_token_id
         self.encoder = with_parts(encoder, {})
         self.put_ends(encoder, kernels)
         found = Calibration({}, short_texts_tolerate_int8=True)
@@ -101,11 +101,12 @@ class Engine:
     def put_ends(self, encoder: Encoder, kernels: Kernels) -> None:
         """Put in the fast versions of what comes before and after the layers."""
         self.encoder.embeddings = fast_embeddings(encoder.embeddings, kernels)
-        if encoder.final_norm is not None:
-            self.encoder.final_norm = norm_of(encoder.final_norm, self.device)
         if encoder.pooler is not None:
             self.encoder.pooler = with_parts(encoder.pooler, {})
             self.encoder.pooler.set_submodule("dense", kernels.in_float32(encoder.pooler.dense))
+        for name, module in encoder.named_children():
+            if name not in ("embeddings", "layers", "pooler"):
+                self.encoder.set_submodule(name, norm_of(module, self.device))
 
     @torch.inference_mode()
     def calibrate(self, encoder: Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None) -> Calibration:
@@ -211,7 +212,9 @@ class Engine:
         first_only: bool = False,
     ) -> Packed:
         """Return texts packed for this encoder; see packing.pack."""
-        return pack(rows, self.device, second, self.padding_id, places, self.config.first_position, first_only)
+        return pack(
+            rows, self.device, second, self.padding_id, places, self.config.architecture.first_position, first_only
+        )
 
     def embed(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""

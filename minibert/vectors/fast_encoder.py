@@ -7,6 +7,7 @@ float32. So they do in int8, see kernels/int8.py.
     T  tokens of all texts in a packed batch
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from minibert import model
+from minibert.families.modernbert import GatedFeedForward
 from minibert.kernels.attention import BatchedAttention, PackedAttend, padded_attention, varlen_attention
 from minibert.kernels.int8 import Int8Linear, Quantization
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
-from minibert.kernels.parts import OneProduct, Products, with_parts
+from minibert.kernels.parts import with_parts
 
 INT8_TOKENS = 512  # at once through an int8 feed-forward: the values between its products stay in the caches
 
@@ -58,11 +60,13 @@ def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
     return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
 
 
-def norm_of(source: nn.LayerNorm, device: torch.device) -> nn.LayerNorm:
-    """Return LayerNorm in float32."""
-    norm = nn.LayerNorm(source.normalized_shape, source.eps, bias=source.bias is not None, device="meta")
-    norm.weight = float32(source.weight, device)
-    norm.bias = None if source.bias is None else float32(source.bias, device)
+def norm_of(source: nn.Module, device: torch.device) -> nn.Module:
+    """Return a norm in float32. Raises TypeError for a module that has a matrix: no fast path knows it."""
+    norm = with_parts(source, {})
+    for name, weight in source.named_parameters():
+        if weight.dim() > 1:
+            raise TypeError(f"{type(source).__name__} has the matrix {name}, for which no fast path has a product")
+        norm.register_parameter(name, float32(weight, device))
     return norm
 
 
@@ -112,34 +116,62 @@ class ResidualInPlace(model.Residual):
         return change.add_(x) if change.dtype == x.dtype else change + x
 
 
-class FeedForwardInParts(model.FeedForward):
-    """The same for some tokens at a time, so that the values between its products stay in the caches."""
+class FastFeedForward(model.FeedForward):
+    """The same with the activation within the product, for some tokens at a time."""
+
+    tokens_at_once: int
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return activation(x W₁ + b₁), (T,D) -> (T,F)."""
+        return self.expand(x)  # type: ignore[no-any-return]  # a Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,D)."""
-        done = [model.FeedForward.forward(self, part) for part in torch.split(x, INT8_TOKENS)]
+        done = [super(FastFeedForward, self).forward(part) for part in torch.split(x, self.tokens_at_once)]
         return torch.cat(done) if len(done) > 1 else done[0]
 
 
+class FastGatedFeedForward(FastFeedForward, GatedFeedForward):
+    """The same with a gate."""
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return activation(x W₁) * (x V), (T,D) -> (T,F)."""
+        return self.expand(x) * self.gate(x)  # type: ignore[no-any-return]  # a Tensor
+
+
+FAST = {
+    model.SelfAttention: JoinedAttention,
+    model.FeedForward: FastFeedForward,
+    GatedFeedForward: FastGatedFeedForward,
+    model.Residual: ResidualInPlace,
+}
+
+
 def fast_layer(source: Any, kernels: Kernels) -> Any:
-    """Return the layer with the products of `kernels`, and its norms in float32."""
-    parts: dict[type[nn.Module], type[nn.Module]] = {
-        model.SelfAttention: JoinedAttention,
-        model.Residual: ResidualInPlace,
-        OneProduct: Products,  # each has its own activation
-    }
-    layer: Any = with_parts(source, parts | ({model.FeedForward: FeedForwardInParts} if kernels.quantizations else {}))
-    layer.attention.join(source.attention, kernels)
+    """Return the layer with the products of `kernels`, and its norms in float32.
+
+    Raises TypeError for a class that no fast path knows.
+    """
+    layer: Any = with_parts(source, FAST)
     for path, module in source.named_modules():
-        name = path.rpartition(".")[2]
-        if isinstance(module, nn.LayerNorm):
-            layer.set_submodule(path, norm_of(module, kernels.device))
-        elif isinstance(module, nn.Linear) and name not in ("query", "key", "value"):
-            activation = kernels.activation if name == "expand" else None
-            layer.set_submodule(path, kernels.linear([module], name, activation))
-        elif isinstance(module, nn.Dropout):
+        fast = layer.get_submodule(path)
+        if isinstance(module, model.SelfAttention):
+            fast.join(module, kernels)
+        elif isinstance(module, model.FeedForward):
+            # In int8 the values between the products then stay in the caches.
+            fast.tokens_at_once = INT8_TOKENS if kernels.quantizations else sys.maxsize
+        for product, linears in getattr(module, "leaves", {}).items():
+            if len(linears) == 1:  # those of several are joined
+                activation = kernels.activation if product == "expand" else None
+                made = kernels.linear([getattr(module, linears[0])], product, activation)
+                fast.set_submodule(linears[0], made)
+        if isinstance(module, nn.Dropout):
             layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
-    layer.feed_forward.activation = nn.Identity()  # the product of `expand` applies it
+    known = (model.SelfAttention, model.FeedForward)
+    for path, module in source.named_modules():
+        parent = source.get_submodule(path.rpartition(".")[0])
+        if module._parameters and not isinstance(parent, known):
+            layer.set_submodule(path, norm_of(module, kernels.device))
     return layer
 
 
@@ -152,12 +184,13 @@ def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
             table = nn.Embedding(rows, width, padding_idx=module.padding_idx, device="meta")
             table.weight = float32(module.weight, kernels.device)
             embeddings.set_submodule(name, table)
-        elif isinstance(module, nn.LayerNorm):
-            embeddings.set_submodule(name, norm_of(module, kernels.device))
         elif isinstance(module, nn.Linear):
             embeddings.set_submodule(name, kernels.in_float32(module))
         elif isinstance(module, nn.Dropout):
             embeddings.set_submodule(name, nn.Identity())
-    if kernels.int8 and source.position is not None:  # the sum with a position is float32
+        else:
+            embeddings.set_submodule(name, norm_of(module, kernels.device))
+    tables = [module for module in source.modules() if isinstance(module, nn.Embedding)]
+    if kernels.int8 and len(tables) > 1:  # the sum with a position is float32
         embeddings.token.weight = nn.Parameter(embeddings.token.weight.bfloat16(), requires_grad=False)
     return embeddings

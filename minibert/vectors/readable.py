@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder
 from minibert.utils.device import batch_tokens_on
+from minibert.utils.inference import inference
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import CLS, Recipe
 

@@ -106,7 +106,7 @@ class Recipe(Settings):
         """
         if self.pooling == "auto":
             raise ValueError("pooling is 'auto', and only an Embedder reads a checkpoint's files; choose pooling=")
-        L = len(config.shared_layers)
+        L = len(config.architecture.order)
         D = config.hidden_size
         requested = as_layers(self.layers)
         wrong = [layer for layer in requested if not -L - 1 <= layer <= L]

@@ -85,7 +85,7 @@ def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> No
 
 def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_the_engine_packs_once() -> None:
     config = small_config(ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
-    assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
+    assert config.architecture.order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers == (0, 0, 0, 1, 1, 2, 2)
     encoder = minibert.Encoder(config, pooler=False)
     assert len(encoder.layers) == 4
@@ -215,7 +215,7 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
     randomise(encoder, 4)
     pad = encoder.config.pad_token_id
     rows = [[5, 6, pad, 8], [9], [3, pad, pad, 4, 7, 6, 5, 4, 3, 2, 9], [3, 4, 5, 6], [pad], [8, 9, pad, pad]]
-    engine, states = Engine(encoder), tuple(range(len(encoder.config.shared_layers) + 1))
+    engine, states = Engine(encoder), tuple(range(len(encoder.config.architecture.order) + 1))
     recipes = [minibert.Recipe("cls"), minibert.Recipe("mean", layers=states), minibert.Recipe("cls", batch_tokens=12)]
     for recipe in recipes:
         for pairs in (None, [2, 1, 5, 3, 1, 2]):

@@ -162,18 +162,18 @@ def positions_past_the_end_counted(output: Any, start_positions: Tensor, end_pos
 
 
 def positions_from_0(ours: Model) -> None:
-    positions, first = ours.encoder.embeddings.positions, ours.config.first_position
+    positions, first = ours.encoder.embeddings.positions, ours.config.architecture.first_position
     ours.encoder.embeddings.positions = lambda ids: (positions(ids) - first).clamp(min=0)
 
 
 def positions_that_count_padding(ours: Model) -> None:
-    first = ours.config.first_position
+    first = ours.config.architecture.first_position
     ours.encoder.embeddings.positions = lambda ids: (first + torch.arange(ids.shape[1])).expand_as(ids)
 
 
 def padding_after_the_last_position(ours: Model) -> None:
     """Counted are the others, and [PAD] has the place of the token before it."""
-    pad, before = ours.config.pad_token_id, ours.config.first_position - 1
+    pad, before = ours.config.pad_token_id, ours.config.architecture.first_position - 1
     ours.encoder.embeddings.positions = lambda ids: before + (ids != pad).cumsum(dim=1)
 
 
@@ -192,7 +192,7 @@ def map_left_out(ours: Model) -> None:
 
 def layers_not_shared(ours: Model) -> None:
     """Each step has a copy of its own, as equal as it can be before anything is learned."""
-    steps = ours.config.shared_layers
+    steps = ours.config.architecture.order
     ours.encoder.layers = nn.ModuleList(copy.deepcopy(ours.encoder.layers[number]) for number in steps)
     object.__setattr__(ours.config, "shared_layers", tuple(range(len(steps))))
 
