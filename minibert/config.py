@@ -84,9 +84,8 @@ class Config(Settings):
     def __post_init__(self) -> None:
         check(self)  # what follows may trust each value
         if type(self) is not self.family.config:
-            raise ValueError(
-                f"model_type {self.model_type!r} is not a {type(self).__name__}; use Config(model_type=...)"
-            )
+            kind = type(self).__name__
+            raise ValueError(f"model_type is {self.model_type!r}, in a {kind}; make it by Config(model_type=...)")
         for name, accepted in ABSENT.items():
             if name not in self.family.ignored and self.extra.get(name) not in (None, accepted):
                 raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")

@@ -5,7 +5,8 @@ pooler. Its upstream is written out beside it with modules of its own, as a libr
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +21,33 @@ from torch import Tensor, nn
 
 import minibert
 from minibert.checkpoints.load import full_name
+from minibert.config import Config, fixed
 from minibert.families import FAMILIES
-from minibert.families.base import Family
+from minibert.families.base import Architecture, Family, bert
+from minibert.families.distilbert import WithoutSegments
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Place
 from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.compare import compare, first_divergent
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
+
+
+@dataclass(frozen=True)
+class InventedConfig(Config):
+    model_type: str = "invented"
+    type_vocab_size: int = fixed(default=0)
+
+
+class FromThree(WithoutSegments):
+    def positions(self, input_ids: Tensor) -> Tensor:
+        return super().positions(input_ids) + 3
+
+
+def invented(config: InventedConfig, **mistake: Any) -> Architecture:
+    own = {"embeddings": FromThree, "first_position": 3, "order": (0,) * config.num_hidden_layers} | mistake
+    return bert(config, tables={}, text_head="relu", **own)
+
 
 LAYER = {"query": "q", "key": "k", "value": "v", "output": "o"}
 INVENTED = Family(
@@ -46,12 +66,8 @@ INVENTED = Family(
     heads={"sequence-classification": {"pre_classifier": "score.dense", "classifier": "score.out"}},
     lacks={"masked-lm": "it never saw a mask"},
     keys={"hidden_size": "n_embd", "num_hidden_layers": "n_layer"},
-    behaviour={
-        "type_vocab_size": 0,
-        "first_position": 3,
-        "shared_layers": lambda config: (0,) * config.num_hidden_layers,
-        "text_head": "relu",
-    },
+    config=InventedConfig,
+    architecture=invented,
 )
 RAW: dict[str, Any] = {
     "model_type": "invented",
@@ -145,7 +161,7 @@ def test_config_json_becomes_behaviour_and_is_written_back_unchanged() -> None:
     assert (config.architecture.first_position, config.max_tokens) == (3, 17)
     written = config.to_dict()
     assert written.items() >= {key: value for key, value in RAW.items() if key != "num_labels"}.items()
-    assert not {"first_position", "shared_layers", "text_head", "type_vocab_size", "hidden_size"} & set(written)
+    assert not {"type_vocab_size", "hidden_size"} & set(written)
     assert minibert.Config.from_dict(written) == config
 
 
@@ -164,9 +180,8 @@ def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back
     ("mistake", "stage"),
     [
         ({}, None),
-        ({"first_position": 0}, Place("position embeddings")),
-        ({"first_position": 4}, Place("position embeddings")),
-        ({"shared_layers": (0, 0, 1)}, Place("query", 2)),
+        ({"embeddings": WithoutSegments}, Place("position embeddings")),
+        ({"order": (0, 0, 1)}, Place("query", 2)),
     ],
 )
 def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_and_a_mistake_in_its_data(
@@ -174,7 +189,7 @@ def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_and_a_mistake_in_its_
 ) -> None:
     theirs = InventedModel().eval()
     randomise(theirs, 5)
-    monkeypatch.setitem(FAMILIES, "invented", replace(INVENTED, behaviour={**INVENTED.behaviour, **mistake}))
+    monkeypatch.setitem(FAMILIES, "invented", replace(INVENTED, architecture=partial(invented, **mistake)))
     ours = minibert.Encoder(minibert.Config.from_dict(RAW)).eval()
     state = theirs.state_dict()
     copied = {name: state[full_name(INVENTED, name)] for name in ours.state_dict() if "layers.1" not in name}

@@ -169,7 +169,7 @@ def test_these_inputs_make_a_difference(other: dict[str, Any]) -> None:
 
 
 def test_the_mask_is_that_of_the_padding_id_of_the_config() -> None:
-    padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
+    padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, {})
     assert padding_is_7[1].tolist() == [[True, True, False]]
 
 

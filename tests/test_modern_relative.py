@@ -5,7 +5,7 @@ It runs on every path with nothing else changed, and equals a forward pass that 
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,19 @@ from safetensors.torch import load_file
 from support.engine import EXACT
 from support.training import Found, batch_of
 from support.words import write_tsv, write_words_checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 
 import minibert
+from minibert.config import Config, fixed
 from minibert.families import FAMILIES
-from minibert.families.base import Family
+from minibert.families.base import Architecture, Family, bert
+from minibert.families.modernbert import (
+    ModernBertAttention,
+    ModernBertFeedForward,
+    PreNormEncoder,
+    PreNormLayer,
+    TokenEmbeddings,
+)
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Inputs, Place, record
 from minibert.kernels.parts import with_parts
@@ -32,7 +40,38 @@ from minibert.train.loop import packed_loss, readable_loss
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
-BIASES = ("attention_bias", "feed_forward_bias", "norm_bias", "head_bias")
+
+@dataclass(frozen=True)
+class LaterConfig(Config):
+    model_type: str = "later"
+    type_vocab_size: int = fixed(default=0)
+
+
+def norm_without_bias(config: Config, width: int) -> nn.Module:
+    return nn.LayerNorm(width, config.layer_norm_eps, bias=False)
+
+
+def later(config: LaterConfig) -> Architecture:
+    steps = range(config.num_hidden_layers)
+    return bert(
+        config,
+        encoder=PreNormEncoder,
+        embeddings=TokenEmbeddings,
+        attention=ModernBertAttention,
+        feed_forward=ModernBertFeedForward,
+        layer=PreNormLayer,
+        norm=norm_without_bias,
+        tables={},
+        norm_first=True,
+        attention_bias=False,
+        feed_forward_bias=False,
+        head_bias=False,
+        windows=tuple(6 if step % 3 else None for step in steps),
+        rotary_thetas=tuple(100.0 if step % 3 else 1e4 for step in steps),
+        text_head="gelu",
+    )
+
+
 LATER = Family(
     name="later",
     title="Later",
@@ -59,16 +98,8 @@ LATER = Family(
     },
     second_names={"decoder.weight": "embeddings.tok_embeddings.weight"},
     decoder_bias=("decoder.bias", "decoder.bias"),
-    keys={name: name for name in BIASES},
-    defaults=dict.fromkeys(BIASES, False),
-    behaviour={
-        "type_vocab_size": 0,
-        "norm_first": True,
-        "gated": True,
-        "text_head": "gelu",
-        "windows": lambda config: tuple(6 if step % 3 else None for step in range(config.num_hidden_layers)),
-        "rotary_thetas": lambda config: tuple(100.0 if step % 3 else 1e4 for step in range(config.num_hidden_layers)),
-    },
+    config=LaterConfig,
+    architecture=later,
 )
 RAW: dict[str, Any] = {
     "model_type": "later",
@@ -216,4 +247,4 @@ def test_what_does_not_fit_is_named(encoder: minibert.Encoder) -> None:
         replace(LATER, fused=("layers.{}.mlp.Wi",))
     with pytest.raises(ValueError, match="3 wide"):
         replace(encoder.config, hidden_size=9)
-    assert len(replace(encoder.config, num_hidden_layers=2).windows) == 2
+    assert len(replace(encoder.config, num_hidden_layers=2).architecture.windows) == 2

@@ -62,11 +62,11 @@ def compared(folder: Path, head: str | None, tokens: int = 11, **sizes: Any) -> 
 
 def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_defaults() -> None:
     older, newer, neither = config(**OLDER), config(**NEWER), config()
-    assert older.windows == newer.windows == (None, 5, None, 5)
-    assert older.rotary_thetas == newer.rotary_thetas == (500.0, 70.0, 500.0, 70.0)
-    assert neither.windows == (None, 5, 5, None)
-    assert neither.rotary_thetas == (160_000.0, 10_000.0, 10_000.0, 160_000.0)
-    assert small_config(MODERNBERT, num_hidden_layers=2, local_attention=None).windows == (None, 128)
+    assert older.architecture.windows == newer.architecture.windows == (None, 5, None, 5)
+    assert older.architecture.rotary_thetas == newer.architecture.rotary_thetas == (500.0, 70.0, 500.0, 70.0)
+    assert neither.architecture.windows == (None, 5, 5, None)
+    assert neither.architecture.rotary_thetas == (160_000.0, 10_000.0, 10_000.0, 160_000.0)
+    assert small_config(MODERNBERT, num_hidden_layers=2, local_attention=None).architecture.windows == (None, 128)
 
 
 @pytest.mark.parametrize("raw", [OLDER, NEWER, {}, {"layer_types": [LOCAL, LOCAL, GLOBAL, LOCAL]}])
@@ -81,7 +81,7 @@ def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw: Raw
 
 
 def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not() -> None:
-    assert dataclasses.replace(config(**NEWER), num_hidden_layers=3).windows == (None, 5, None)
+    assert dataclasses.replace(config(**NEWER), num_hidden_layers=3).architecture.windows == (None, 5, None)
     with pytest.raises(ValueError, match="layer_types has 4 values, for 3 layers"):
         dataclasses.replace(config(layer_types=[LOCAL, LOCAL, GLOBAL, LOCAL]), num_hidden_layers=3)
 
@@ -97,8 +97,8 @@ def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not() -
         ({"local_attention": 2.5}, "local_attention is 2.5"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, f"rope_type 'yarn' of {GLOBAL} .*'default'"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
-        ({"rope_parameters": {LOCAL: {"rope_theta": 0.0}}}, f"rope_theta of {LOCAL} is 0.0"),
-        ({"global_rope_theta": "big"}, f"rope_theta of {GLOBAL} is 'big'"),
+        ({"rope_parameters": {LOCAL: {"rope_theta": 0.0}}}, "local_rope_theta is 0.0"),
+        ({"global_rope_theta": "big"}, "global_rope_theta is 'big'"),
         ({"classifier_activation": "swoosh"}, "is 'swoosh'; choose from gelu, "),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'.* cls, mean"),
         ({"hidden_size": 9, "num_attention_heads": 3}, "3 wide"),
@@ -201,7 +201,7 @@ def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fas
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = encoder(WINDOW, LONG)
-    local = dataclasses.replace(made.config, extra=made.config.extra | {"layer_types": [LOCAL] * 4})
+    local = dataclasses.replace(made.config, layer_types=(LOCAL,) * 4)
     made = minibert.Encoder(local).eval()
     row = [3 + at % 90 for at in range(LONG)]
     largest = Largest(monkeypatch, attention, "fused", 1)

@@ -59,7 +59,7 @@ class Architecture:
 
 
 def bert(config: Config, **changes: Any) -> Architecture:
-    """Return BERT's architecture, with the changes of a relative."""
+    """Return BERT's architecture, with the changes of a relative. Raises ValueError for angles of an odd width."""
     dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     own: dict[str, Any] = {
         "embedding_size": config.hidden_size,
@@ -68,7 +68,10 @@ def bert(config: Config, **changes: Any) -> Architecture:
         "choice_dropout": dropout,
         "token_dropout": dropout,
     }
-    return Architecture(**own | changes)
+    made = Architecture(**own | changes)
+    if made.rotary_thetas and (W := config.hidden_size // config.num_attention_heads) % 2:
+        raise ValueError(f"a head is {W} wide; rotary positions need an even width")
+    return made
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def with_parts(module: AnyModule, parts: Mapping[Any, Any]) -> AnyModule:
     for part in twin.modules():
         base = next((base for base in type(part).__mro__ if base in parts), None)
         if base is not None:
-            part.__class__ = combined(type(part), base, parts[base])
+            part.__class__ = combined(type(part), base, parts[base])  # type: ignore[arg-type]  # classes are hashable
     return twin
 
 

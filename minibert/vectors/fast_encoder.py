@@ -10,6 +10,7 @@ float32. So they do in int8, see kernels/int8.py.
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,7 +40,10 @@ class Kernels:
     quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
 
     def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
-        """Return layers with the same input as one product."""
+        """Return layers with the same input as one product. Raises TypeError for a layer that computes otherwise."""
+        for layer in layers:
+            if type(layer).forward is not nn.Linear.forward:
+                raise TypeError(f"{type(layer).__name__} has its own forward, for which no fast path has a product")
         if product in self.quantizations:
             return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
@@ -147,32 +151,34 @@ FAST = {
 }
 
 
-def fast_layer(source: Any, kernels: Kernels) -> Any:
+def fast_layer(source: nn.Module, kernels: Kernels) -> Any:
     """Return the layer with the products of `kernels`, and its norms in float32.
 
-    Raises TypeError for a class that no fast path knows.
+    Raises TypeError for a module that no fast path knows.
     """
     layer: Any = with_parts(source, FAST)
     for path, module in source.named_modules():
-        fast = layer.get_submodule(path)
-        if isinstance(module, model.SelfAttention):
-            fast.join(module, kernels)
-        elif isinstance(module, model.FeedForward):
-            # In int8 the values between the products then stay in the caches.
-            fast.tokens_at_once = INT8_TOKENS if kernels.quantizations else sys.maxsize
-        for product, linears in getattr(module, "leaves", {}).items():
-            if len(linears) == 1:  # those of several are joined
-                activation = kernels.activation if product == "expand" else None
-                made = kernels.linear([getattr(module, linears[0])], product, activation)
-                fast.set_submodule(linears[0], made)
+        parent, _, name = path.rpartition(".")
+        leaves: Mapping[str, Sequence[str]] = getattr(source.get_submodule(parent), "leaves", {})
         if isinstance(module, nn.Dropout):
             layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
-    known = (model.SelfAttention, model.FeedForward)
-    for path, module in source.named_modules():
-        parent = source.get_submodule(path.rpartition(".")[0])
-        if module._parameters and not isinstance(parent, known):
+        elif hasattr(module, "leaves"):
+            put_products(layer.get_submodule(path), module, kernels)
+        elif module._parameters and name not in chain(*leaves.values()):
             layer.set_submodule(path, norm_of(module, kernels.device))
     return layer
+
+
+def put_products(fast: Any, source: Any, kernels: Kernels) -> None:
+    """Put the products of `kernels` in the place of the linear layers that a class lists as its leaves."""
+    if isinstance(source, model.SelfAttention):
+        fast.join(source, kernels)
+    else:  # in int8 the values between the products then stay in the caches
+        fast.tokens_at_once = INT8_TOKENS if kernels.quantizations else sys.maxsize
+    for product, names in source.leaves.items():
+        if len(names) == 1:
+            activation = kernels.activation if product == "expand" else None
+            fast.set_submodule(names[0], kernels.linear([getattr(source, names[0])], product, activation))
 
 
 def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:

@@ -75,7 +75,7 @@ def test_514_positions_are_512_tokens_and_the_error_says_512() -> None:
 
 @pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
 def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> None:
-    own = {"name": family.name, "title": family.title, "upstream": family.upstream, "defaults": family.defaults}
+    own = {"name": family.name, "title": family.title, "upstream": family.upstream, "config": family.config}
     assert dataclasses.replace(ROBERTA, **own) == family
 
 
@@ -86,7 +86,7 @@ def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> No
 def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_the_engine_packs_once() -> None:
     config = small_config(ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.architecture.order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
-    assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers == (0, 0, 0, 1, 1, 2, 2)
+    assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).architecture.order == (0, 0, 0, 1, 1, 2, 2)
     encoder = minibert.Encoder(config, pooler=False)
     assert len(encoder.layers) == 4
     engine = Engine(encoder)

@@ -194,7 +194,8 @@ def layers_not_shared(ours: Model) -> None:
     """Each step has a copy of its own, as equal as it can be before anything is learned."""
     steps = ours.config.architecture.order
     ours.encoder.layers = nn.ModuleList(copy.deepcopy(ours.encoder.layers[number]) for number in steps)
-    object.__setattr__(ours.config, "shared_layers", tuple(range(len(steps))))
+    ours.encoder.order = tuple(range(len(steps)))
+    object.__setattr__(ours.config, "architecture", replace(ours.config.architecture, order=ours.encoder.order))
 
 
 def second_dropout_left_out(ours: Model) -> None:
