@@ -105,16 +105,6 @@ NOTES: dict[str, dict[str, Note]] = {
             another order, so its results differ in rounding.""",
             tutorials=(f"{FAST}#4. Attention in one kernel",),
         ),
-        "rotate": Note(
-            ("θ_{pi} = p θ^{−2i/W}", "(a, b) → (a cos θ_{pi} − b sin θ_{pi}, b cos θ_{pi} + a sin θ_{pi})"),
-            """A pair of numbers is a point in a plane, and the position turns it. If a query at p and a key at r are
-            turned by θ_{pi} and θ_{ri}, their product depends only on the difference of the two angles, so on p − r:
-            what a head learns about the word before holds at every place of a text, and no table ends at 512.
-
-            The first pairs turn by 1 radian per token and tell neighbours apart; the last ones turn so slowly that
-            they hardly notice 8,192 tokens.""",
-            tutorials=(f"{ENCODER}#One attention head, by loop",),
-        ),
         "SelfAttention": Note(
             (
                 "head_h = Attention(x W^Q_h + b^Q_h, x W^K_h + b^K_h, x W^V_h + b^V_h)",
@@ -160,14 +150,6 @@ NOTES: dict[str, dict[str, Note]] = {
             normalise the input of the block instead (pre-norm).""",
             ("layer",),
             (f"{ENCODER}#Residual and LayerNorm", f"{ABLATION}#3. Without a residual"),
-        ),
-        "PreNormLayer": Note(
-            ("y = x + Attention(LayerNorm(x))", "x′ = y + FFN(LayerNorm(y))"),
-            """The same parts in another order: the sums are never normalised, so the residual path leads from the
-            last layer straight to the embeddings. Its values grow with depth, which is why one more norm follows the
-            last layer.""",
-            ("norm_first",),
-            tutorials=(f"{ABLATION}#6. Trained anew: the small language", f"{MODERN}#3. Norm first"),
         ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),
@@ -220,6 +202,26 @@ NOTES: dict[str, dict[str, Note]] = {
             ("features",),
             (f"{TUNING}#3. Frozen and unfrozen",),
         )
+    },
+    "families/modernbert": {
+        "rotate": Note(
+            ("θ_{pi} = p θ^{−2i/W}", "(a, b) → (a cos θ_{pi} − b sin θ_{pi}, b cos θ_{pi} + a sin θ_{pi})"),
+            """A pair of numbers is a point in a plane, and the position turns it. If a query at p and a key at r are
+            turned by θ_{pi} and θ_{ri}, their product depends only on the difference of the two angles, so on p − r:
+            what a head learns about the word before holds at every place of a text, and no table ends at 512.
+
+            The first pairs turn by 1 radian per token and tell neighbours apart; the last ones turn so slowly that
+            they hardly notice 8,192 tokens.""",
+            tutorials=(f"{ENCODER}#One attention head, by loop",),
+        ),
+        "PreNormLayer": Note(
+            ("y = x + Attention(LayerNorm(x))", "x′ = y + FFN(LayerNorm(y))"),
+            """The same parts in another order: the sums are never normalised, so the residual path leads from the
+            last layer straight to the embeddings. Its values grow with depth, which is why one more norm follows the
+            last layer.""",
+            ("norm_first",),
+            tutorials=(f"{ABLATION}#6. Trained anew: the small language", f"{MODERN}#3. Norm first"),
+        ),
     },
     "text/wordpiece": {
         "": Note(
