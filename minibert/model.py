@@ -25,15 +25,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.fields import EncoderOutput
 from minibert.inputs import as_inputs
+from minibert.kernels.training import sdpa_attention
 from minibert.layout import Attend, Layout, Padded
-from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
@@ -80,39 +79,22 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]  # dropout: zeros, only in training
 
 
-def added_to_scores(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where a key is seen, and where it is not the lowest number, which softmax turns into 0.
-
-    Unlike -inf, it keeps the row of a query without any key finite. keep: (B,1,1,S), True for a token, False for [PAD].
-    """
-    return torch.zeros_like(keep, dtype=dtype).masked_fill(~keep, torch.finfo(dtype).min)
-
-
 def eager_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Module
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    A score is the dot product of a query and a key, divided by √W so that it does not grow with the width. Padding is
-    masked. Softmax turns the scores of a query into weights of the values.
+    A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
+    turns the scores of a query into weights of the values. The dtype's lowest number is added to the score of padding:
+    softmax makes it 0 and, unlike -inf, keeps the row of a query without any key finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
-    scores = scores + added_to_scores(layout.keep, scores.dtype)  # (B,H,S,S) + (B,1,1,S): the mask
+    padding = ~layout.keep  # (B,1,1,S)
+    mask = torch.zeros_like(padding, dtype=scores.dtype).masked_fill(padding, torch.finfo(scores.dtype).min)
+    scores = scores + mask  # (B,H,S,S) + (B,1,1,S)
     probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
-
-
-def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Dropout
-) -> tuple[Tensor, None]:
-    """Compute the same by torch's fused kernel, which does not store the scores and so cannot return probs."""
-    if layout.keep.shape[-2] > 1 and torch.is_grad_enabled():  # its gradient is wrong where no key of a row is seen
-        return eager_attention(query, key, value, layout, dropout)[0], None
-    mask = added_to_scores(layout.keep, query.dtype)
-    p = dropout.p if dropout.training else 0.0
-    with without_cudnn():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p), None
 
 
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=
@@ -227,24 +209,6 @@ class Pooler(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,D), from the first token of each text, [CLS]."""
         return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
-
-
-def initialise(model: nn.Module, config: Config, path: str = "") -> None:
-    """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, the scales of norms 1, [PAD] 0.
-
-    Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
-    path: the name of `model` within a larger one.
-    """
-    for module in model.modules():
-        for kind, values in module.named_parameters(recurse=False):
-            if kind == "bias":
-                nn.init.zeros_(values)
-            elif values.dim() == 1:
-                nn.init.ones_(values)
-            else:
-                nn.init.normal_(values, std=config.initializer_range)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 class Encoder(nn.Module):

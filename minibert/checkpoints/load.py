@@ -26,7 +26,7 @@ from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES, Head, SentenceVectors, TokenPrediction, head_class, with_num_labels
-from minibert.model import Encoder, initialise
+from minibert.model import Encoder
 from minibert.storage import hub
 from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.utils.device import check_device
@@ -177,7 +177,7 @@ def fill(
     check_complete(report, config, head, new_head)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
-        initialise(model.get_submodule(module), config, module)
+        config.architecture.initialise(model.get_submodule(module), config, module)
     state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
     for stored, parts in wanted:
         whole = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model

@@ -27,7 +27,6 @@ import torch
 
 from minibert.bench.report import machine
 from minibert.experiments.quality import read_arguments, read_data
-from minibert.model import initialise
 from minibert.prediction.frozen import fit_head
 from minibert.tasks.classification import Texts
 from minibert.tasks.metrics import standard_error
@@ -77,7 +76,7 @@ def fine_tune(run: FinetuneRun, training: Texts, seed: int, *, pretrained: bool)
     torch.manual_seed(seed)
     model = run.new_model()
     if not pretrained:
-        initialise(model, model.config)
+        model.config.architecture.initialise(model, model.config)
     for _ in train(model, run.batches(), run.settings):
         pass
     known = replace(run, dev=training, held_out=run.encoded)

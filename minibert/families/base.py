@@ -12,7 +12,25 @@ from typing import Any
 from torch import nn
 
 from minibert.config import Config
-from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, initialise, layer_norm
+from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, layer_norm
+
+
+def initialise(model: nn.Module, config: Config, path: str = "") -> None:
+    """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, the scales of norms 1, [PAD] 0.
+
+    Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
+    path: the name of `model` within a larger one.
+    """
+    for module in model.modules():
+        for kind, values in module.named_parameters(recurse=False):
+            if kind == "bias":
+                nn.init.zeros_(values)
+            elif values.dim() == 1:
+                nn.init.ones_(values)
+            else:
+                nn.init.normal_(values, std=config.initializer_range)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 @dataclass(frozen=True)
