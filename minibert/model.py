@@ -10,14 +10,13 @@ Letters for shapes, here and in every module:
     S  tokens in a row           H  attention heads         V  vocabulary size
     L  layers                    W  width of a head, D / H
 
-The equations are from "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
-You Need" (Vaswani et al. 2017). The operations follow the order of transformers 5.23's eager path, so that in float32
-on a CPU the two are equal bit for bit.
+The equations are from "BERT" (Devlin et al. 2018) and "Attention Is All You Need" (Vaswani et al. 2017). The operations
+follow the order of transformers 5.23's eager path, so that in float32 on a CPU the two are equal bit for bit.
 
-All of minibert computes with this code. A relative of BERT subclasses the classes that it changed (families/), and
-config.architecture names its classes. Here texts are padded to rows, (B, S, D), as the shapes say. The fast paths pack
-the tokens of all texts without padding, (T, D), and exchange linear layers, norms and dropout, but not the order: these
-see one token at a time. Only attention must know which tokens form a text: `layout` says it, and `attend` computes it.
+All of minibert computes with this code. A relative of BERT subclasses the classes that it changed (families/), which
+config.architecture names. Here texts are padded to rows, (B, S, D). The fast paths pack the tokens of all texts,
+(T, D), and exchange linear layers, norms and dropout, which see one token at a time, but not the order. Only attention
+must know which tokens form a text: `layout` says it, `attend` computes it, and `wanted` are the tokens that are needed.
 """
 
 from collections.abc import Iterator
@@ -70,10 +69,7 @@ class Embeddings(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, positions: Tensor | None = None, **kinds: Tensor
     ) -> Tensor:
-        """Return the embeddings of token ids and segments, (B,S) each -> (B,S,D).
-
-        token_type_ids: None means segment 0 for all. positions: None means as in padded rows.
-        """
+        """Return the embeddings, (B,S) each -> (B,S,D). None: segment 0 for all; positions as in padded rows."""
         positions = self.positions(input_ids) if positions is None else positions
         x = self.add(input_ids, token_type_ids, positions, **kinds)  # (B,S) -> (B,S,D)
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]  # dropout: zeros, only in training
@@ -89,9 +85,8 @@ def eager_attention(
     softmax makes it 0 and, unlike -inf, keeps the row of a query without any key finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
-    padding = ~layout.keep  # (B,1,1,S)
-    mask = torch.zeros_like(padding, dtype=scores.dtype).masked_fill(padding, torch.finfo(scores.dtype).min)
-    scores = scores + mask  # (B,H,S,S) + (B,1,1,S)
+    mask = scores.new_zeros(layout.keep.shape).masked_fill(~layout.keep, torch.finfo(scores.dtype).min)  # (B,1,1,S)
+    scores = scores + mask  # (B,H,S,S) + (B,1,1,S): 0 at a token, the lowest number at [PAD]
     probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
@@ -222,7 +217,7 @@ class Encoder(nn.Module):
 
     def __new__(cls, config: Config | None = None, *_: Any, **__: Any) -> Self:
         """Choose the class of this relative, as Config does; config is None only for a copy."""
-        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore[return-value]  # a subclass
+        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore
 
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()
@@ -250,19 +245,18 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         return_dict: bool | None = None,
-        **kinds: Tensor | None,
+        **kinds: Any,
     ) -> EncoderOutput:
         """Encode (B, S) token ids; arguments and fields are named as in transformers. Raises what inputs.py raises.
 
         Without attention_mask, padding is recognised by pad_token_id. output_attentions=True uses the written-out
         attention, even where "sdpa" is set. return_dict=False returns the fields that are not None as a tuple.
         """
-        kinds["token_type_ids"] = token_type_ids
-        ids, keep, embedded = as_inputs(self.config, input_ids, attention_mask, kinds)
+        ids, keep, kinds = as_inputs(self.config, input_ids, attention_mask, kinds | {"token_type_ids": token_type_ids})
         layout = Padded(keep[:, None, None, :], self.embeddings.positions(ids))  # (B,S) -> (B,1,1,S)
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
-        x = self.embeddings(ids, positions=layout.positions, **embedded)  # (B,S) -> (B,S,D)
+        x = self.embeddings(ids, positions=layout.positions, **kinds)  # (B,S) -> (B,S,D)
         hidden_states: list[Tensor] = [x] if output_hidden_states else []
         attentions: list[Any] = []
         steps = self.through_layers(x, layout, attend)
