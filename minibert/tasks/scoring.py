@@ -47,9 +47,9 @@ class Scorer:
     """A checkpoint with a trained masked-LM head, called with texts: `Scorer(name)(texts)`.
 
     model: a Hub name or a folder; or a loaded MaskedLM, which stays on its device, with its tokenizer. masked: False
-    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score. batch_tokens,
-    long: as in a Recipe, without "int8" and "windows". Raises ValueError for these and for a head that was never
-    trained, TypeError for another model, and what load raises.
+    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score. precision,
+    batch_tokens, long: as in a Recipe, without "int8" and "windows". Raises ValueError for these and for a head that
+    was never trained, TypeError for another model, and what load raises.
     """
 
     def __init__(
