@@ -47,7 +47,7 @@ class Scorer:
     """A checkpoint with a trained masked-LM head, called with texts: `Scorer(name)(texts)`.
 
     model: a Hub name or a folder; or a loaded MaskedLM, which stays on its device, with its tokenizer. masked: False
-    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score (experiments/grammar.py). precision,
+    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score. precision,
     batch_tokens, long: as in a Recipe, without "int8" and "windows". Raises ValueError for these and for a head that
     was never trained, TypeError for another model, and what load raises.
     """

@@ -62,7 +62,7 @@ class ClosePair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Corpus:
+class SearchCorpus:
     """The vectors of texts, the texts, and what makes vectors of queries."""
 
     vectors: Any  # (N,D): an array, or a file that is read as needed
@@ -72,7 +72,7 @@ class Corpus:
     @classmethod
     def of(
         cls, corpus: Texts, texts: Texts | None, model: str | os.PathLike[str] | None, device: str, recipe: Recipe
-    ) -> "Corpus":
+    ) -> "SearchCorpus":
         """Return a corpus from a .npy file, a file of texts, or texts. Raises what `search` raises."""
         if not isinstance(corpus, str | os.PathLike) or not os.fspath(corpus).endswith(".npy"):
             if texts is not None:
@@ -149,7 +149,7 @@ def search(
     FileNotFoundError for a missing file.
     """
     check_number("top", top, int, minimum=1)
-    found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
     vectors = found.embedder([queries] if isinstance(queries, str) else queries)
     return [
         [Hit(int(row), float(score), found.texts[row]) for row, score in zip(rows, scores, strict=True)]
@@ -175,7 +175,7 @@ def mine(
     """
     check_number("top", top, int, minimum=1)
     check_number("above", above, float, minimum=-1, maximum=1)
-    found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
     pairs = closest_pairs(found.vectors, top, above)
     return [ClosePair(i, j, score, found.texts[i], found.texts[j]) for i, j, score in pairs]
 

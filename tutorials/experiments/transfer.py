@@ -1,6 +1,6 @@
 """What pretraining is worth: a checkpoint fine-tuned, random weights of its shape trained alike, and frozen vectors.
 
-    python -m minibert.experiments.transfer [sst2 mrpc] [--model NAME] [--rows N] [--seeds 3] [--epochs 3]
+    python tutorials/experiments/transfer.py [sst2 mrpc] [--model NAME] [--rows N] [--seeds 3] [--epochs 3]
         [--learning-rate 3e-4] [--json]
 
     fine-tuned  all weights are trained, with a new head
@@ -24,9 +24,9 @@ from random import Random
 
 import numpy as np
 import torch
+from quality import read_arguments, read_data
 
 from minibert.bench.report import machine
-from minibert.experiments.quality import read_arguments, read_data
 from minibert.prediction.frozen import fit_head
 from minibert.tasks.classification import Texts
 from minibert.tasks.metrics import standard_error
