@@ -284,7 +284,7 @@ class History:
             for name, values in json.loads(line).items():
                 found.setdefault(name, []).extend(values)
         self.counts = {name: len(values) for name, values in found.items()}
-        return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
+        return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), terms=found)
 
     def content(self) -> bytes:
         """Return what the state refers to. Restores a damaged file from the other; ValueError if both are damaged."""
@@ -300,7 +300,7 @@ class History:
 
     def append(self, progress: Progress) -> dict[str, Any]:
         """Append what is new, and return the rest of the progress, whose size does not grow with the steps."""
-        lists: dict[str, list[Any]] = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
+        lists: dict[str, list[Any]] = {"curve": progress.curve, "scores": progress.scores, **progress.terms}
         new = {name: values[self.counts.get(name, 0) :] for name, values in lists.items()}
         line = json.dumps(new).encode() + b"\n"
         for path in self.paths:

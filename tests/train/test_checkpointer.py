@@ -285,12 +285,12 @@ def test_a_save_writes_only_what_is_new_after_millions_of_steps_too(tmp_path: Pa
     model, progress = torch.nn.Linear(2, 2), loop.Progress(step=1_500_000)
     optimizer = loop.new_optimizer(model, TrainSettings())
     with Checkpointer(tmp_path, CONFIG) as kept:
-        progress.curve, progress.parts = [0.5] * 1_500_000, {"masked-lm": [0.5] * 7}
+        progress.curve, progress.terms = [0.5] * 1_500_000, {"masked-lm": [0.5] * 7}
         progress.scores = [{"accuracy": 0.5}] * 9000
         kept.save(progress, model, optimizer)
         size, state = (tmp_path / HISTORY).stat().st_size, (tmp_path / states(tmp_path)[0]).stat().st_size
         progress.step += 1
-        for values in (progress.curve, *progress.parts.values()):
+        for values in (progress.curve, *progress.terms.values()):
             values.append(0.25)
         kept.save(progress, model, optimizer)
         assert (tmp_path / HISTORY).stat().st_size < size + 100
@@ -305,7 +305,7 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
     """The loss is not yet flushed: on a GPU that happens every twenty steps."""
     model = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     model.encoder.requires_grad_(False)
-    bad = loop.Progress(step=2, pending=[((), loop.StepLosses(torch.tensor(float("inf")), {}))])
+    bad = loop.Progress(step=2, pending=[((), loop.StepResult(torch.tensor(float("inf")), torch.tensor(1.0), {}))])
     with Checkpointer(tmp_path, CONFIG) as checkpointer, pytest.raises(loop.NotFiniteError):
         for progress in (loop.Progress(step=1), bad):
             checkpointer.save(progress, model, loop.new_optimizer(model, TrainSettings()))
