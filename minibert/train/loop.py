@@ -143,19 +143,19 @@ def weighted_losses(
     loss_of = loss_of.of_step(model, batches, precision, context)
     terms = [loss_of.terms(model, batch) for batch in batches]
     counts = torch.tensor([[term.count for term in own.values()] for own in terms], dtype=torch.float64)
-    totals = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))
+    sums = zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True)
     # Where no rank has a label, that term is left out, and its own parameters, such as the decoder, have no gradient.
-    used = [name for name, total in totals.items() if total]
-    complete = len(used) == len(totals)
+    totals = {name: total for name, total in sums if total}
+    complete = len(totals) == len(terms[0])
     for number, (batch, own) in enumerate(zip(batches, terms, strict=True), start=1):
         with context.no_sync(unless=complete and number == len(batches)):
             with autocast(device, precision):
                 means = context.forward(model, loss_of.means, batch)
             loss, weighted = torch.zeros((), device=device, requires_grad=True), dict[str, Tensor]()
-            for name in used:
+            for name, total in totals.items():
                 # All ranks must compute the same terms: one of which only this rank has no label adds zero.
                 mean = means[name] if own[name].count else means[name].nan_to_num()  # the mean of nothing is NaN
-                weighted[name] = mean * (context.size * own[name].count / totals[name])
+                weighted[name] = mean * (context.size * own[name].count / total)
                 loss = loss + weighted[name] * own[name].scale
             yield loss, weighted
     if not complete:
