@@ -85,17 +85,21 @@ class DistributedContext:
             with self.module.no_sync():
                 yield
 
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of a step, all of which was inside no_sync; a parameter without one still has none."""
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of a step that was all inside no_sync; a parameter without one still has none."""
         for parameter in model.parameters():
             if self.size > 1 and parameter.grad is not None:
-                dist.all_reduce(parameter.grad.div_(self.size))  # the mean, as DistributedDataParallel has it
+                dist.all_reduce(parameter.grad.div_(self.size))
 
     def sum(self, values: Tensor) -> Tensor:
         """Return each of the values, (n), summed over all ranks."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over all ranks of each of the values, (n)."""
+        return self.sum(values) / self.size
 
     # Results that all ranks share
 
