@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoints.load import full_name, name_in_file
+from minibert.checkpoints.load import full_name, name_in_file, names_in_file
 from minibert.hooks import (
     NOT_IN_SDPA,
     Inputs,
@@ -268,12 +268,9 @@ def compare_parameters(
     return rows
 
 
-def count_in_file(model: nn.Module) -> int:
+def count_in_file(model: Any) -> int:
     """Return the number of parameters as files have them: those that are one matrix there count once."""
-    head = getattr(model, "name", "")
-    config = config_of(model)
-    names = (name for name, _ in model.named_parameters())
-    return len({name_in_file(config.family, name, head, config.layers_in_group) for name in names})
+    return len(names_in_file(model))
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor]) -> list[Comparison]:

@@ -26,11 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minibert.heads import Head
+from minibert.heads import Head, HeadInput, Reads
 from minibert.inputs import IGNORED
 from minibert.kernels.attention import blocks
 from minibert.kernels.training import attention, fused_attention
-from minibert.model import Embeddings, Encoder, EncoderOutput
+from minibert.model import Embeddings, Encoder
 from minibert.prediction.collate import ExampleBatch
 from minibert.utils.device import move
 
@@ -194,36 +194,33 @@ def packed_output(model: Head, batch: ExampleBatch) -> Any:
     return model.read(encoded, **labels)
 
 
-def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict[str, Any]]:
+def packed_states(model: Head, batch: ExampleBatch) -> tuple[HeadInput, dict[str, Any]]:
     """Return what the task head reads of a batch of the CPU, and its labels; in the order of the batch."""
     labels = dict[str, Any](batch.labels)
-    first = first_tokens(batch)
-    encoder = model.encoder
-    read = batch.attention_mask.bool()
-    wanted = None  # all tokens
-    places = []
-    if "labelled" in model.reads:
-        read = labels["labels"] != IGNORED
-        wanted = read | first if "first" in model.reads else read
-        places = [x[wanted].nonzero().squeeze(1) for x in (read, first)]  # among the tokens that are wanted
-    elif "first" in model.reads:
-        wanted = first
-    if "labelled" in model.reads or "real" in model.reads:
+    reads, encoder = model.reads, model.encoder
+    first, real = first_tokens(batch), batch.attention_mask.bool()  # (B,S)
+    read = first if reads == Reads.FIRST else labels["labels"] != IGNORED if Reads.LABELLED in reads else real
+    wanted = real if Reads.MEAN in reads else read if Reads.FIRST not in reads or read is first else read | first
+    places = [] if wanted is read else [x[wanted].nonzero().squeeze(1) for x in (read, first)]  # among those wanted
+    if reads & (Reads.LABELLED | Reads.REAL):
         labels["labels"] = labels["labels"][read][None]  # (1,N)
-    packed = PackedBatch.of(encoder.embeddings, batch, wanted, keep_padding="all" in model.reads)
+    packed = PackedBatch.of(
+        encoder.embeddings, batch, None if wanted is real else wanted, keep_padding=Reads.ALL in reads
+    )
     packed, labels, places = move((packed, labels, places), model.device)
     labels |= {"choices": batch.choices} if batch.choices else {}
-    states = encode(encoder, packed)
-    if "all" in model.reads:
-        return EncoderOutput(states.view(*first.shape, -1)), labels  # (B,S,D)
-    if "mean" in model.reads:
-        return EncoderOutput(states[None], mean_of_texts(states, batch)), labels
-    if "first" not in model.reads:
-        return EncoderOutput(states[None]), labels  # (1,N,D)
-    if not places:
-        return EncoderOutput(states[:, None], pooled(model, states[:, None])), labels  # (B,1,D)
-    states, firsts = (states.index_select(0, place) for place in places)
-    return EncoderOutput(states[None], pooled(model, firsts[:, None])), labels
+    states = firsts = encode(encoder, packed)
+    text = mean_of_texts(states, batch) if Reads.MEAN in reads else None
+    if Reads.ALL in reads:
+        states = states.view(*first.shape, -1)  # (B,S,D)
+        firsts = states[:, 0]
+    elif places:
+        states, firsts = (states.index_select(0, place) for place in places)
+    if text is None and Reads.FIRST in reads:
+        text = text_of_first(model, firsts)
+    if states.dim() == 2:
+        states = states[:, None] if read is first else states[None]  # (B,1,D) or (1,N,D)
+    return HeadInput(states, text), labels
 
 
 def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
@@ -239,10 +236,10 @@ def first_tokens(batch: ExampleBatch) -> Tensor:
     return torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids) == 0
 
 
-def pooled(model: Head, first: Tensor) -> Tensor | None:
-    """Return the pooler's output for first tokens (B,1,D), if the model has a pooler."""
+def text_of_first(model: Head, first: Tensor) -> Tensor:
+    """Return HeadInput.text, (B,D), of first tokens (B,D)."""
     pooler = model.encoder.pooler
-    return None if pooler is None else pooler(first)
+    return first if pooler is None else cast(Tensor, pooler(first[:, None]))
 
 
 # ---------------------------------------------------------------------------------------------------------------

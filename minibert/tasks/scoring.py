@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
-from minibert.model import EncoderOutput
 from minibert.quick import QUICK
 from minibert.storage.hub import find_masked_lm
 from minibert.tables.texts import as_name, as_texts
@@ -127,7 +126,7 @@ class Scorer:
         size = max(1, LOGITS // self.model.config.vocab_size // TEXT_BUCKET) * TEXT_BUCKET
         found: list[float] = []
         for part, right in zip(torch.split(x, size), torch.split(labels, size), strict=True):
-            logits = self.quick.predict_tokens(EncoderOutput(part)).float()  # (n,D) -> (n,V)
+            logits = self.quick.predict_tokens(part).float()  # (n,D) -> (n,V)
             found += (-F.cross_entropy(logits, right, reduction="none")).tolist()
         return found[: len(places)]
 

@@ -46,7 +46,6 @@ from minibert.families.modernbert import GLOBAL, LOCAL
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
-from minibert.model import EncoderOutput
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
@@ -239,9 +238,9 @@ class Distillation(MaskedLanguageModel):
 
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both losses of tokens, summed, by last states (N,D), (N,D) and labels (N): distillation, masked LM."""
-        logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
+        logits = student.predict_tokens(ours)  # (N,D) -> (N,V)
         with torch.no_grad():
-            target = cast(TokenPrediction, self.teacher).predict_tokens(EncoderOutput(theirs))  # (N,D) -> (N,V)
+            target = cast(TokenPrediction, self.teacher).predict_tokens(theirs)  # (N,D) -> (N,V)
         hard = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         return soft_loss(logits, target, self.settings.temperature), hard
 
