@@ -54,7 +54,10 @@ class PretrainingOutput(Fields):
 
 
 class Reads(Flag):
-    """What a head reads of a row of tokens. Training computes the last layer only for these."""
+    """What a head reads of a row of tokens: one of the first two, one of the others, or both.
+
+    Training computes the last layer only for these.
+    """
 
     FIRST = auto()  # [CLS], through the pooler if there is one
     MEAN = auto()  # the mean of the tokens that are not padding

@@ -296,7 +296,7 @@ def name_in_file(family: Family, ours: str, of_head: Mapping[str, str] = NO_HEAD
     return f"{family.numbered(official, int(layer), in_group)}.{kind}"
 
 
-def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
+def names_in_file(model: Any) -> dict[str, list[str]]:
     """Return the official names, without prefix, of a model's tensors: each with ours, which are its rows in order."""
     config, of_head = model.config, head_names(model)
     names: dict[str, list[str]] = {}

@@ -199,28 +199,26 @@ def packed_states(model: Head, batch: ExampleBatch) -> tuple[HeadInput, dict[str
     labels = dict[str, Any](batch.labels)
     reads, encoder = model.reads, model.encoder
     first, real = first_tokens(batch), batch.attention_mask.bool()  # (B,S)
-    read = first if reads == Reads.FIRST else labels["labels"] != IGNORED if Reads.LABELLED in reads else real
-    wanted = real if Reads.MEAN in reads else read if Reads.FIRST not in reads or read is first else read | first
-    places = [] if wanted is read else [x[wanted].nonzero().squeeze(1) for x in (read, first)]  # among those wanted
+    read = first if reads == Reads.FIRST else torch.ones_like(real) if Reads.ALL in reads else real
+    if Reads.LABELLED in reads:
+        read = labels["labels"] != IGNORED
+    of_text = real if Reads.MEAN in reads else first if Reads.FIRST in reads else read
+    wanted = read if of_text is read else read | of_text
+    places = [] if of_text is read else [x[wanted].nonzero().squeeze(1) for x in (read, of_text)]
     if reads & (Reads.LABELLED | Reads.REAL):
         labels["labels"] = labels["labels"][read][None]  # (1,N)
-    packed = PackedBatch.of(
-        encoder.embeddings, batch, None if wanted is real else wanted, keep_padding=Reads.ALL in reads
-    )
+    every = wanted is real or Reads.ALL in reads
+    packed = PackedBatch.of(encoder.embeddings, batch, None if every else wanted, keep_padding=Reads.ALL in reads)
     packed, labels, places = move((packed, labels, places), model.device)
     labels |= {"choices": batch.choices} if batch.choices else {}
-    states = firsts = encode(encoder, packed)
-    text = mean_of_texts(states, batch) if Reads.MEAN in reads else None
-    if Reads.ALL in reads:
-        states = states.view(*first.shape, -1)  # (B,S,D)
-        firsts = states[:, 0]
-    elif places:
-        states, firsts = (states.index_select(0, place) for place in places)
-    if text is None and Reads.FIRST in reads:
-        text = text_of_first(model, firsts)
-    if states.dim() == 2:
-        states = states[:, None] if read is first else states[None]  # (B,1,D) or (1,N,D)
-    return HeadInput(states, text), labels
+    tokens = texts = encode(encoder, packed)
+    if places:
+        tokens, texts = (tokens.index_select(0, place) for place in places)
+    D = tokens.shape[-1]
+    tokens = tokens.view((*first.shape, D) if Reads.ALL in reads else (-1, 1, D) if read is first else (1, -1, D))
+    if Reads.MEAN in reads:
+        return HeadInput(tokens, mean_of_texts(texts, batch)), labels
+    return HeadInput(tokens, text_of_first(model, texts) if Reads.FIRST in reads else None), labels
 
 
 def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
