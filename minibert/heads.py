@@ -85,7 +85,7 @@ class Classifying(Head):
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
-        """Return that of a head that reads each token."""
+        """Return the first layer below scores of tokens."""
         return config.token_head
 
 
@@ -121,7 +121,7 @@ class TextClassifier(Classifying):
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
-        """Return that of a head that reads whole texts."""
+        """Return the first layer below scores of texts."""
         return config.text_head
 
 
@@ -162,7 +162,7 @@ class MultipleChoice(TextClassifier):
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
-        """Return that of multiple choice."""
+        """Return the first layer below scores of choices."""
         return config.choice_head or config.text_head
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:

@@ -106,7 +106,9 @@ class Head(nn.Module, ABC):
         self.source: Path | None = None  # the checkpoint that the model was loaded from
         self.tokenizer: Any = None  # of `predict`; None: that of the source
         self.task: Any = None  # the settings of tasks.base.Task
-        self.encoder = encoder or Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
+        if encoder is None:
+            encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
+        self.encoder = encoder
         self.build(config)
         for name, module in self.named_children():
             if module is not self.encoder:  # which is initialised already

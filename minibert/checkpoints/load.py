@@ -332,7 +332,7 @@ def has_head(name: str | Path, head: str) -> bool:
     config = Config.from_file(folder / "config.json")
     family = config.family
     held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
-    needed = dict(head_class(head).names_in(family))
+    needed = dict(HEAD_CLASSES[head].names_in(family)) if head in HEAD_CLASSES else {}
     if config.tie_word_embeddings and not config.decoder_bias:
         needed.pop("decoder", None)  # which has no tensor of its own
     return bool(needed) and held.issuperset(needed.values())
