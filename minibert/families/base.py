@@ -7,12 +7,15 @@ depends on which relative it computes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from minibert.config import Config
 from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, layer_norm
+
+NO_HEAD: Mapping[str, str] = MappingProxyType({})  # the modules of an encoder without a task head
 
 
 def initialise(model: nn.Module, config: Config, path: str = "") -> None:
@@ -143,12 +146,13 @@ class Family:
         """Whether the encoder has a pooler, provided that the checkpoint has its weights."""
         return "pooler.dense" in self.modules
 
-    def official(self, module: str, head: str = "") -> str:
+    def official(self, module: str, of_head: Mapping[str, str] = NO_HEAD) -> str:
         """Return the official name of one of our modules, which may contain others; LookupError if there is none.
 
+        of_head: the modules of a task head, see Head.names_in.
         A module outside the table is found by its contents: layers.{} is the parent of layers.{}.attention.query.
         """
-        table = {**self.modules, **self.heads.get(head, {})}
+        table = {**self.modules, **of_head}
         inner = module if module in table else next((name for name in table if name.startswith(module + ".")), None)
         if inner is None:
             raise LookupError(f"{self.name} has no official name for {module} in its tables")

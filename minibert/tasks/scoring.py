@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from minibert.fields import EncoderOutput
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
@@ -127,7 +126,7 @@ class Scorer:
         size = max(1, LOGITS // self.model.config.vocab_size // TEXT_BUCKET) * TEXT_BUCKET
         found: list[float] = []
         for part, right in zip(torch.split(x, size), torch.split(labels, size), strict=True):
-            logits = self.quick.predict_tokens(EncoderOutput(part)).float()  # (n,D) -> (n,V)
+            logits = self.quick.predict_tokens(part).float()  # (n,D) -> (n,V)
             found += (-F.cross_entropy(logits, right, reduction="none")).tolist()
         return found[: len(places)]
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.heads import Head
+from minibert.heads import Head, Reads
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
@@ -229,7 +229,7 @@ class HeadLoss(Loss):
 
     def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
         """Return the labelled tokens, or the texts if the head labels texts."""
-        of_tokens = "labelled" in model.reads or "real" in model.reads
+        of_tokens = model.reads & (Reads.LABELLED | Reads.REAL)
         return {"loss": Term(batch.labelled_tokens if of_tokens else batch.texts)}
 
     def means(self, model: Head, batch: ExampleBatch) -> dict[str, Tensor]:
