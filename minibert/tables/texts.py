@@ -69,8 +69,8 @@ def as_name(model: object, order: str) -> str:
 
 
 def as_column(values: Any) -> Any:
-    """Return a column of Arrow, polars, pandas or numpy as a list, and any other column as it is."""
-    for method in ("to_pylist", "to_list", "tolist"):
+    """Return a column of Arrow, polars or pandas as a list, and any other column as it is."""
+    for method in ("to_pylist", "to_list"):
         if hasattr(values, method):
             return getattr(values, method)()
     return values
