@@ -21,7 +21,7 @@ def inspect(name: str) -> Figures:
     source = hub.locate_locally(name)
     checkpoint = hub.known(name)
     if source is None:
-        raise FileNotFoundError(hub.not_found(name, f"`minibert download {name}` tries one"))
+        raise FileNotFoundError(hub.not_found(name, f"`minibert download {name}` fetches it"))
     encoder, report = load(source.folder, report=True)
     digest = weights_sha256(source.folder)
     return {
