@@ -103,6 +103,7 @@ def check_tensor(name: str, values: Any) -> None:
     """Raise TypeError, saying how to make one, for an input that is no tensor, unless checks are off."""
     if checking() and not isinstance(values, Tensor):
         ways = f"torch.tensor({name}), or of texts model(**batch) with batch = tokenizer(texts)"
+        ways = "model(**batch)" if hasattr(values, "keys") else ways
         raise TypeError(f"{name} is {brief(values)}; it must be a tensor: {ways}")
 
 

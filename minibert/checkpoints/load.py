@@ -356,10 +356,12 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
     have their official names, those of a bare encoder without prefix; each file is written atomically.
     tokenizer: None means the one already in `folder`, else the one of the checkpoint that the model was loaded from; if
-    there is none, one line in the log says so.
+    there is none, one line in the log says so. Raises TypeError for any other model.
     """
-    while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
-        model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
+    while inner := getattr(model, "_orig_mod", getattr(model, "module", None)):
+        model = inner  # inside the wrapper of torch.compile, or of DataParallel and the like
+    if not isinstance(model, Encoder | Head):
+        raise TypeError(f"model is {brief(model)}; an Encoder or a model with a head comes first: save(model, folder)")
     folder = user_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, SentenceVectors):

@@ -108,16 +108,16 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
     words, tags = list[list[str]](), list[list[str]]()
     numbers = False
     for place, record in file.records():
-        names = list(record) if isinstance(record, dict) else []
-        columns = how.columns or [next((one for one in usual if one in names), "") for usual in (WORDS, TAGS)]
-        if not isinstance(record, dict) or not set(columns) <= set(names):
+        cells = record if isinstance(record, dict) else {}
+        columns = how.columns or [
+            next((name for name in usual if name in cells), "") for usual in ((*WORDS, "1"), (*TAGS, "2"))
+        ]  # the cells of a tuple are called 1 and 2
+        row, given = map(cells.get, columns)
+        if not isinstance(row, list) or not isinstance(given, list):
             raise ValueError(
                 f"{place} is {brief(record)}; it needs a list of words and a list of tags, such as "
                 '{"words": ["Ann"], "tags": ["B-person"]}; --columns (columns=) chooses other names'
             )
-        row, given = (record[one] for one in columns)
-        if not isinstance(row, list) or not isinstance(given, list):
-            raise ValueError(f"{place} needs a list of words and a list of tags")
         if len(row) != len(given):
             counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
             raise ValueError(f"{place} has {counts}; each word needs one tag")

@@ -119,10 +119,13 @@ class Checkpointer:
             return
         before.pop("minibert", None)
         if names := distributed.differing(before, now):
-            changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
+            changes = "; ".join(
+                distributed.HASHED.get(name) or f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+                for name in names
+            )
             raise ValueError(
-                f"{self.folder} holds a run with other settings: {changes}; resume it with the same settings, or start "
-                "again (restart=True)"
+                f"{self.folder} holds a run that differs in: {changes}; resume it with the same settings and data, or "
+                "start again (restart=True)"
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:

@@ -35,6 +35,14 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment v
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
 TO_PRINT = timedelta(seconds=10)  # for a rank that says why all of them end
 LONG = 1000  # characters of a value in a message, a path or labels
+# What a config has as a hash, in words.
+HASHED = {
+    "train_sha256": "the training data",
+    "dev_sha256": "the data for evaluation",
+    "weights_sha256": "the weights of the checkpoint",
+    "tokenizer": "the tokenizer",
+    "corpus": "the corpus",
+}
 Result = TypeVar("Result")
 
 
@@ -114,8 +122,11 @@ class DistributedContext:
         """Raise ValueError at each rank whose config is not the main process's; the other ranks exit silently."""
         configs = self.gather(config)
         if names := differing(configs[0], config):
-            own, main = ({name: cut(repr(one.get(name)), LONG) for name in names} for one in (config, configs[0]))
-            changes = ", ".join(f"{name} is {own[name]} and there {main[name]}" for name in names)
+            changes = ", ".join(
+                HASHED.get(name)
+                or f"{name} is {cut(repr(config.get(name)), LONG)} and there {cut(repr(configs[0].get(name)), LONG)}"
+                for name in names
+            )
             raise ValueError(
                 f"rank {self.rank} differs from rank 0: {changes}; start all with the same settings, data and out="
             )
