@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.fields import Fields, output
-from minibert.inputs import check_tensor
+from minibert.inputs import KINDS, check_tensor
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import Encoder
 from minibert.pretraining_heads import (
@@ -167,7 +167,7 @@ class MultipleChoice(TextClassifier):
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
-        for name in {"input_ids", "attention_mask", "token_type_ids", *self.config.architecture.tables}:
+        for name in ("input_ids", "attention_mask", *KINDS):
             values: Any = inputs.get(name)
             if values is not None or name == "input_ids":
                 check_tensor(name, values)

@@ -24,7 +24,7 @@ from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.families.base import Family
 from minibert.fields import Fields, output
-from minibert.inputs import IGNORED, attended
+from minibert.inputs import IGNORED, KINDS, attended
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import Encoder
 from minibert.utils.habits import from_pretrained, save_pretrained
@@ -143,7 +143,7 @@ class Head(nn.Module, ABC):
 
         return_dict=False returns a tuple of the output's fields that are not None, the loss first.
         """
-        kinds = {name: more.pop(name) for name in self.config.architecture.tables if name in more}
+        kinds = {name: more.pop(name) for name in KINDS if name in more}
         encoded = self.encoder(
             input_ids,
             attention_mask=attention_mask,
