@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config, family_of
-from minibert.families.base import Family
+from minibert.families.base import NO_HEAD, Family
 from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder
 
@@ -114,10 +114,10 @@ def base(model: nn.Module) -> nn.Module:
     return getattr(model, family_of(config.model_type).prefix.rstrip("."), model)
 
 
-def head_of(model: nn.Module, family: Family) -> str:
-    """Return the name of an upstream model's task head, by its class; "" for a bare encoder."""
+def head_of(model: nn.Module, family: Family) -> Mapping[str, str]:
+    """Return the modules of an upstream model's task head, ours -> theirs, by its class; none for a bare encoder."""
     ending = type(model).__name__.removeprefix(family.upstream)
-    return next((name for name in family.heads if HEAD_CLASSES[name].upstream == ending), "")
+    return next((names for head, names in family.heads.items() if HEAD_CLASSES[head].upstream == ending), NO_HEAD)
 
 
 def config_of(model: nn.Module) -> Config:
