@@ -48,6 +48,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN),
     "pretraining_heads": (ENCODER, PRETRAINING, FAMILY),
     "heads": (VECTORS, TUNING),
+    "families/base": (FAMILY,),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
     "families/modernbert": (FAMILY, MODERN),
@@ -55,6 +56,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "text/wordpiece": ("3_wordpiece",),
     "text/masking": (PRETRAINING,),
     "vectors/pooling": ("1_first_contact", VECTORS, SENTENCES),
+    "kernels/training": (FAST,),
     "kernels/matmul": (FAST,),
     "vectors/engine": (FAST,),
     "train/loop": (GRADIENTS, TUNING, PRETRAINING),
@@ -98,12 +100,6 @@ NOTES: dict[str, dict[str, Note]] = {
                 f"{ENCODER}#Scaling: why divide by √W",
                 f"{ENCODER}#Masks: what a padded token changes",
             ),
-        ),
-        "sdpa_attention": Note(
-            text="""The kernel goes through the keys in blocks and keeps a running maximum and a running sum for each
-            query, so that the (S,S) matrix never exists: memory grows with S, not with its square. It sums in
-            another order, so its results differ in rounding.""",
-            tutorials=(f"{FAST}#4. Attention in one kernel",),
         ),
         "SelfAttention": Note(
             (
@@ -159,12 +155,6 @@ NOTES: dict[str, dict[str, Note]] = {
             ("pooler",),
             (f"{ENCODER}#Pooler", "6_what_is_in_a_vector#Is this weight trained?"),
         ),
-        "initialise": Note(
-            text="""A fresh LayerNorm has scale 1 and shift 0, and a fresh bias is 0, so swapping or omitting them
-            changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
-            weight.""",
-            tutorials=("5_is_it_right#4. Why fresh weights hide mistakes",),
-        ),
         "Encoder": Note(
             ("x^0 = Embeddings(ids, segments)", "x^{l+1} = Layer_l(x^l), l = 0 … L − 1"),
             """The shape is (B,S,D) from end to end: this is why layers can be stacked, left out, shared (ALBERT)
@@ -203,6 +193,14 @@ NOTES: dict[str, dict[str, Note]] = {
             (f"{TUNING}#3. Frozen and unfrozen",),
         )
     },
+    "families/base": {
+        "initialise": Note(
+            text="""A fresh LayerNorm has scale 1 and shift 0, and a fresh bias is 0, so swapping or omitting them
+            changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
+            weight.""",
+            tutorials=("5_is_it_right#4. Why fresh weights hide mistakes",),
+        ),
+    },
     "families/modernbert": {
         "rotate": Note(
             ("θ_{pi} = p θ^{−2i/W}", "(a, b) → (a cos θ_{pi} − b sin θ_{pi}, b cos θ_{pi} + a sin θ_{pi})"),
@@ -240,6 +238,14 @@ NOTES: dict[str, dict[str, Note]] = {
             tokens: too few to spoil the context, enough that each token is checked against those around it.""",
             tutorials=(f"{PRETRAINING}#1. Masking by hand",),
         )
+    },
+    "kernels/training": {
+        "sdpa_attention": Note(
+            text="""The kernel goes through the keys in blocks and keeps a running maximum and a running sum for each
+            query, so that the (S,S) matrix never exists: memory grows with S, not with its square. It sums in
+            another order, so its results differ in rounding.""",
+            tutorials=(f"{FAST}#4. Attention in one kernel",),
+        ),
     },
     "vectors/engine": {
         "": Note(
