@@ -279,23 +279,24 @@ def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
 NORM_FIRST = {"rotation", "norm before attention", "norm before feed-forward", "final norm"}  # steps of ModernBERT
 
 
-def check_links(page: str, absent: set[str]) -> None:
+def check_links(traced: minibert.Trace, absent: set[str]) -> None:
+    page = traced.to_html()
     lines = dict(re.findall(r'<span id="([\w.]+-L\d+)" class="row"><i>\d+</i>(.*?)\n</span>', page, re.DOTALL))
     linked = set(re.findall(r'href="#(.*?)"', page))
     assert linked <= set(Reader(page).values("id"))
     for step in pages.STEPS.keys() - absent:
-        anchor = "{}-L{}".format(*pages.line_of(step))
-        assert anchor in linked and pages.STEPS[step][1] in Reader(lines[anchor]).text, step
+        anchor = "{}-L{}".format(*pages.line_of(step, traced.config.architecture))
+        assert anchor in linked and pages.STEPS[step][2] in Reader(lines[anchor]).text, step
 
 
 def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, encoder, modern, tmp_path):
     pooled = minibert.trace(minibert.load(write_words_checkpoint(tmp_path)), tokenizer, TEXT)
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
-        check_links(traced.to_html(), {absent, "projected embeddings"} | NORM_FIRST)
+        check_links(traced, {absent, "projected embeddings"} | NORM_FIRST)
     absent = {"segment embeddings", "position embeddings", "attention norm", "feed-forward norm", "pooler"}
-    check_links(minibert.trace(*modern, "[MASK]").to_html(), absent | {"projected embeddings"})
-    address = f'href="../built%20here/model.html#L{pages.line_of("softmax")[1]}"'
+    check_links(minibert.trace(*modern, "[MASK]"), absent | {"projected embeddings"})
+    address = f'href="../built%20here/model.html#L{pages.line_of("softmax", encoder.config.architecture)[1]}"'
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
 
