@@ -24,7 +24,7 @@ from minibert.model import Encoder
 
 IN, OUT, SCORES, PROBS, CONTEXT = "input", "output", "scores", "probs", "context"
 
-# In the order of computation; `{}` is the layer.
+# In the order in which BERT computes them; `{}` is the layer.
 STAGES = (
     ("token embeddings", "embeddings.token", OUT),
     ("segment embeddings", "embeddings.segment", OUT),
@@ -131,7 +131,7 @@ def config_of(model: nn.Module) -> Config:
 
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
-    """Yield every stage of this model in the order of computation, with its module and what is read there.
+    """Yield every stage of this model in the order of STAGES, with its module and what is read there.
 
     Layers that share weights are one module at many places, and so are linear layers that are one product. A module
     without a name in files, such as nn.Identity in place of a norm, is no stage.
@@ -201,7 +201,7 @@ class WatchAttention(TorchFunctionMode):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that collects every stage of this thread's next forward pass; at exit in STAGES' order."""
+    """Yield a dictionary that collects every stage of this thread's next forward pass, in the order of computation."""
     kept: Tensors = {}
     watch = WatchAttention(kept)
     found = list(places(model))
@@ -234,9 +234,6 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             register: Any = module.register_forward_pre_hook if what == SCORES else module.register_forward_hook
             stack.callback(register(hook).remove)
         yield kept
-    for place, _, _ in found:  # a module's hook fires only when the module returns
-        if place in kept:
-            kept[place] = kept.pop(place)
 
 
 def forward(model: nn.Module, batch: Inputs, more: Mapping[str, Any] | None = None) -> Any:

@@ -92,8 +92,9 @@ class InventedBlock(nn.Module):
 
 
 class InventedModel(Model):
-    def __init__(self) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
+        self.config = config
         block = InventedBlock()
         self.embeddings, self.blocks = InventedEmbeddings(), nn.ModuleList([block, block, block, block])
 
@@ -107,7 +108,7 @@ class InventedModel(Model):
 class InventedForSequenceClassification(Head):
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.config, self.backbone = config, InventedModel()
+        self.config, self.backbone = config, InventedModel(config)
         self.score = nn.ModuleDict({"dense": nn.Linear(24, 24), "out": nn.Linear(24, 3)})
 
     def encoder(self) -> nn.Module:
@@ -171,8 +172,9 @@ class LeanLayer(nn.Module):
 
 
 class LeanModel(Model):
-    def __init__(self) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
+        self.config = config
         self.embed_tokens = nn.Embedding(101, 24, padding_idx=0)
         self.layers, self.norm = nn.ModuleList(LeanLayer() for _ in range(4)), RMSNorm()
 
@@ -186,7 +188,7 @@ class LeanModel(Model):
 class LeanForMaskedLM(Head):
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.config, self.model = config, LeanModel()
+        self.config, self.model = config, LeanModel(config)
         self.head = nn.ModuleDict({"dense": nn.Linear(24, 24, bias=False), "norm": RMSNorm()})
         self.lm_head = nn.Linear(24, 101, bias=False)
         self.lm_head.weight = self.model.embed_tokens.weight
@@ -226,8 +228,9 @@ class ParallelBlock(nn.Module):
 
 
 class ParallelModel(Model):
-    def __init__(self) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
+        self.config = config
         self.wte, self.wpe, self.drop = nn.Embedding(101, 24, padding_idx=0), nn.Embedding(64, 24), nn.Dropout(0.1)
         self.h, self.ln_f = nn.ModuleList(ParallelBlock() for _ in range(4)), nn.LayerNorm(24, 1e-5)
 
@@ -241,7 +244,7 @@ class ParallelModel(Model):
 class ParallelForMaskedLM(Head):
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.config, self.transformer = config, ParallelModel()
+        self.config, self.transformer = config, ParallelModel(config)
         self.head = nn.ModuleDict({"dense": nn.Linear(24, 24), "norm": nn.LayerNorm(24, 1e-5)})
         self.lm_head = nn.Linear(24, 101)
         self.lm_head.weight = self.transformer.wte.weight
