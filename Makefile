@@ -27,13 +27,13 @@ demo: .venv/installed
 	$(BIN)/minibert demo --files samples
 
 pretrain: .venv/installed-for-tests
-	$(BIN)/python -m minibert.experiments.possible --out build/possible --overwrite
+	$(BIN)/python tutorials/experiments/possible.py --out build/possible --overwrite
 
 bert: .venv/installed
-	$(BIN)/python -m minibert.experiments.novels
+	$(BIN)/python tutorials/experiments/novels.py
 
 quality: .venv/installed-for-tests
-	$(BIN)/python -m minibert.experiments.quality
+	$(BIN)/python tutorials/experiments/quality.py
 
 # Two processes with one thread each: most tests multiply small matrices, which a second thread only slows down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
@@ -52,7 +52,7 @@ test-slow: .venv/installed-for-tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/vectors/test_ray.py
 
 test-notebooks: .venv/installed-for-tests
-	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow tests/tutorials
+	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow tests/tutorials/test_tutorials.py
 
 test-all: check
 	$(PYTEST) -m "slow or not slow"
@@ -86,7 +86,7 @@ tutorials: .venv/installed-for-tutorials
 	touch $@
 
 annotated: .venv/installed-for-tests
-	$(BIN)/python -m minibert.annotated build/annotated
+	$(BIN)/python tutorials/site/annotated.py build/annotated
 
 # A warning, such as a broken link, is an error.
 site: .venv/installed-for-site

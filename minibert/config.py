@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from minibert.utils.files import read_json
+from minibert.utils.files import read_json, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import Settings, check, check_number, setting
 
@@ -150,9 +150,9 @@ class Config(Settings):
         return cls(**values, extra={key: value for key, value in raw.items() if key not in read})
 
     @classmethod
-    def from_file(cls, path: Path, model_type: str | None = None) -> Self:
+    def from_file(cls, path: str | Path, model_type: str | None = None) -> Self:
         """Read config.json as transformers does; model_type: if it names none. Raises ValueError with the path."""
-        raw = read_json(path)
+        raw = read_json(user_path(path))
         stated = raw.get("model_type") or model_type
         try:
             if stated is None or model_type not in (None, stated):

@@ -6,23 +6,26 @@ pretraining_heads.py explains task heads and has the heads of pretraining. Secti
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.fields import EncoderOutput, Fields, output
-from minibert.inputs import check_tensor
+from minibert.fields import Fields, output
+from minibert.inputs import KINDS, check_tensor
 from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import Encoder
 from minibert.pretraining_heads import (
     Head,
+    HeadInput,
     MaskedLM,
     NextSentence,
     Output,
     Pretraining,
+    Reads,
     ReplacedTokenDetection,
     TokenPrediction,
 )
@@ -31,11 +34,13 @@ from minibert.utils.printing import brief, cut
 __all__ = [  # what other modules import from here, pretraining heads included
     "HEAD_CLASSES",
     "Head",
+    "HeadInput",
     "MaskedLM",
     "MultipleChoice",
     "NextSentence",
     "Pretraining",
     "QuestionAnswering",
+    "Reads",
     "ReplacedTokenDetection",
     "SentenceVectors",
     "SequenceClassification",
@@ -78,6 +83,11 @@ class Classifying(Head):
         x = x if self.pre_classifier is None else self.activation(self.pre_classifier(x))
         return x if self.pre_norm is None else self.pre_norm(x)
 
+    @classmethod
+    def first_layer(cls, config: Config) -> str:
+        """Return the first layer below scores of tokens."""
+        return config.architecture.token_head
+
 
 class TextClassifier(Classifying):
     """scores = Dropout(c) W + b, where c is one vector for the whole text: what the next two heads share.
@@ -87,26 +97,32 @@ class TextClassifier(Classifying):
     before it. ModernBERT may read the mean of all tokens instead of [CLS].
     """
 
-    reads = ("first",)
+    @property
+    def reads(self) -> Reads:
+        """The mean of all tokens, or [CLS]."""
+        return Reads.MEAN if self.config.architecture.reads_mean else Reads.FIRST
 
     def build(self, config: Config) -> None:
         """Create the first layer, unless that is the pooler, and the layer of scores."""
         super().build(config)
-        self.reads = ("mean",) if config.architecture.reads_mean else ("first",)
         self.dropout_before = self.has_labels and config.architecture.dropout_before_text_head
-        self.dropout = nn.Dropout(config.architecture.text_dropout)
+        self.dropout = nn.Dropout(self.dropout_rate(config))
         self.classifier = nn.Linear(config.hidden_size, config.num_labels if self.has_labels else 1)
 
-    def score(self, encoded: EncoderOutput) -> Tensor:
-        """Return one row of scores per text, (B, outputs)."""
-        c: Any = encoded.pooler_output  # the pooler's, or the mean
-        c = self.first_token(encoded.last_hidden_state) if c is None else c
+    def score(self, c: Any) -> Tensor:
+        """Return one row of scores per text, (B,D) -> (B, outputs)."""
         c = self.through_first_layer(self.dropout(c) if self.dropout_before else c)
         return self.classifier(self.dropout(c))  # type: ignore[no-any-return]  # a Tensor
 
-    def first_token(self, x: Tensor) -> Tensor:
-        """Return the state of [CLS], (B,S,D) -> (B,D)."""
-        return x[:, 0]
+    @staticmethod
+    def dropout_rate(config: Config) -> float:
+        """Return the dropout before the scores."""
+        return config.architecture.text_dropout
+
+    @classmethod
+    def first_layer(cls, config: Config) -> str:
+        """Return the first layer below scores of texts."""
+        return config.architecture.text_head
 
 
 class SequenceClassification(TextClassifier):
@@ -121,9 +137,9 @@ class SequenceClassification(TextClassifier):
     upstream = "ForSequenceClassification"
     has_labels = True
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
+    def read(self, encoded: HeadInput, labels: Tensor | None = None) -> Output:
         """Return logits (B, K)."""
-        logits = self.score(encoded)
+        logits = self.score(encoded.text)
         loss = None if labels is None else text_loss(logits, labels, self.config.problem_type)
         return self.output(encoded, logits, loss)
 
@@ -138,24 +154,20 @@ class MultipleChoice(TextClassifier):
     name = "multiple-choice"
     upstream = "ForMultipleChoice"
 
-    def build(self, config: Config) -> None:
-        """Create the layers of a text classifier, with another dropout in some relatives."""
-        super().build(config)
-        self.dropout.p = config.architecture.choice_dropout
-        self.copies = config.architecture.norm_in_heads
+    @staticmethod
+    def dropout_rate(config: Config) -> float:
+        """Return the dropout before the score, which some relatives have of their own."""
+        return config.architecture.choice_dropout
 
-    def first_token(self, x: Tensor) -> Tensor:
-        """Return the state of [CLS], (B·C,S,D) -> (B·C,D).
-
-        ModernBertForMultipleChoice copies these rows, the other classes do not. It matters for equality bit for bit: if
-        D is not a multiple of 4, some processors round the product of a copy differently.
-        """
-        return x[:, 0].contiguous() if self.copies else x[:, 0]
+    @classmethod
+    def first_layer(cls, config: Config) -> str:
+        """Return the first layer below scores of choices."""
+        return config.architecture.choice_head or config.architecture.text_head
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
-        for name in {"input_ids", "attention_mask", "token_type_ids", *self.config.architecture.tables}:
+        for name in ("input_ids", "attention_mask", *KINDS):
             values: Any = inputs.get(name)
             if values is not None or name == "input_ids":
                 check_tensor(name, values)
@@ -166,9 +178,15 @@ class MultipleChoice(TextClassifier):
                 inputs[name] = values.flatten(0, 1)  # (B,C,S) -> (B·C,S)
         return super().forward(**inputs, choices=input_ids.shape[1])
 
-    def read(self, encoded: EncoderOutput, choices: int = 1, labels: Tensor | None = None) -> Output:
-        """Return logits (B, C)."""
-        logits = self.score(encoded).view(-1, choices)  # (B·C,1) -> (B,C)
+    def read(self, encoded: HeadInput, choices: int = 1, labels: Tensor | None = None) -> Output:
+        """Return logits (B, C).
+
+        ModernBertForMultipleChoice copies the rows of [CLS], the other classes do not. It matters for equality bit for
+        bit: if D is not a multiple of 4, some processors round the product of a copy differently.
+        """
+        c: Any = encoded.text  # (B·C,D)
+        c = c.contiguous() if self.config.architecture.norm_in_heads else c
+        logits = self.score(c).view(-1, choices)  # (B·C,1) -> (B,C)
         return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
 
@@ -182,7 +200,7 @@ class TokenClassification(Classifying):
     name = "token-classification"
     upstream = "ForTokenClassification"
     has_labels = True
-    reads = ("labelled",)
+    reads = Reads.LABELLED
 
     def build(self, config: Config) -> None:
         """Create the layer with one score per label."""
@@ -190,9 +208,9 @@ class TokenClassification(Classifying):
         self.dropout = nn.Dropout(config.architecture.token_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
+    def read(self, encoded: HeadInput, labels: Tensor | None = None) -> Output:
         """Return logits (B, S, K)."""
-        x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
+        x = self.through_first_layer(encoded.tokens)  # (B,S,D)
         logits = self.classifier(self.dropout(x))  # (B,S,D) -> (B,S,K)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
@@ -208,7 +226,7 @@ class QuestionAnswering(Classifying):
 
     name = "question-answering"
     upstream = "ForQuestionAnswering"
-    reads = ("all",)
+    reads = Reads.ALL
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores per token."""
@@ -217,10 +235,10 @@ class QuestionAnswering(Classifying):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
     def read(
-        self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
+        self, encoded: HeadInput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
         """Return start and end logits, (B, S) each."""
-        x = self.through_first_layer(encoded.last_hidden_state)  # (B,S,D)
+        x = self.through_first_layer(encoded.tokens)  # (B,S,D)
         logits = self.qa_outputs(self.dropout(x))  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
         loss = None
@@ -241,22 +259,27 @@ class SentenceVectors(Head):
 
     name = "sentence-vectors"
     upstream = "Model"
+    names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, encoder: Encoder, pooling: str, normalize: bool = False, dimensions: int | None = None) -> None:
-        nn.Module.__init__(self)  # the encoder exists already
-        self.config = encoder.config
-        self.head_is_trained = False
-        self.encoder = encoder
+        super().__init__(encoder.config, encoder=encoder)
         self.pooling = pooling
         self.normalize = normalize  # whether users of the vectors scale them to length 1
         self.dimensions = dimensions  # how many numbers of a vector they keep; None: all
-        self.reads = {"mean": ("mean",), "cls": ("first",)}[pooling]
         if encoder.pooler is not None:
             encoder.pooler.requires_grad_(False)
 
-    def read(self, encoded: EncoderOutput) -> Output:
+    @property
+    def reads(self) -> Reads:
+        """The mean of all tokens, or [CLS]."""
+        return {"mean": Reads.MEAN, "cls": Reads.FIRST}[self.pooling]
+
+    def build(self, config: Config) -> None:
+        """Create nothing."""
+
+    def read(self, encoded: HeadInput) -> Output:
         """Return vectors (B, D), not scaled."""
-        vectors: Any = encoded.last_hidden_state[:, 0] if self.pooling == "cls" else encoded.pooler_output  # the mean
+        vectors: Any = encoded.tokens[:, 0] if self.pooling == "cls" else encoded.text
         return self.output(encoded, vectors, None)
 
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config, family_of
-from minibert.families.base import Family
-from minibert.heads import HEAD_CLASSES
+from minibert.families.base import NO_HEAD, Family
+from minibert.heads import HEAD_CLASSES, Head
 from minibert.model import Encoder
 
 IN, OUT, SCORES, PROBS, CONTEXT = "input", "output", "scores", "probs", "context"
@@ -118,10 +118,10 @@ def base(model: nn.Module) -> nn.Module:
     return getattr(model, name, model)
 
 
-def head_of(model: nn.Module, family: Family) -> str:
-    """Return the name of an upstream model's task head, by its class; "" for a bare encoder."""
+def head_of(model: nn.Module, family: Family) -> Mapping[str, str]:
+    """Return the modules of an upstream model's task head, ours -> theirs, by its class; none for a bare encoder."""
     ending = type(model).__name__.removeprefix(family.upstream)
-    return next((name for name in family.heads if HEAD_CLASSES[name].upstream == ending), "")
+    return next((names for head, names in family.heads.items() if HEAD_CLASSES[head].upstream == ending), NO_HEAD)
 
 
 def config_of(model: nn.Module) -> Config:
@@ -138,7 +138,7 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
     """
     config = config_of(model)
     family = upstream_family(model)
-    head = str(getattr(model, "name", "")) if family is None else head_of(model, family)
+    head = model.names_in(config.family) if isinstance(model, Head) else head_of(model, config.family)
     named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
     modules = named[0] | named[1]  # of the task head, and of the encoder below it
     first = STAGES.index(IN_LAYERS[0])

@@ -18,6 +18,7 @@ from minibert.config import Config
 from minibert.utils.printing import brief
 
 IGNORED = -100  # the label of a token at which there is nothing to predict
+KINDS = ("token_type_ids", "task_type_ids")  # ids besides those of tokens
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 CHECKED = ContextVar("checked", default=True)  # whether this thread checks inputs and labels; see `unchecked`
 
@@ -43,17 +44,16 @@ def as_inputs(
     """Return token ids, mask (True: a real token), and the other ids that the model embeds, each (B, S).
 
     kinds: token_type_ids (segments), and the other ids of a relative, by name. Without a mask, every position whose id
-    is pad_token_id counts as padding; ids that are None are all 0. A model without segments ignores them. Raises
-    TypeError for ids of another name, and what check_inputs raises.
+    is pad_token_id counts as padding; ids that are None are all 0. A model without a table for them ignores them.
+    Raises TypeError for ids of another name, and what check_inputs raises.
     """
-    tables = config.architecture.tables
-    for name in kinds.keys() - tables.keys() - {"token_type_ids"}:
-        raise TypeError(f"{config.family.title} has no argument {name!r}; it has {', '.join(['input_ids', *tables])}")
+    for name in kinds.keys() - set(KINDS):
+        raise TypeError(f"the encoder has no argument {name}; it has input_ids, attention_mask, {', '.join(KINDS)}")
     if checking():
         check_inputs(config, input_ids, attention_mask, kinds)
     ids = input_ids.long()
     keep = attended(config, input_ids, attention_mask)
-    given = {name: kinds.get(name) for name in tables}
+    given = {name: kinds.get(name) for name in config.architecture.tables}
     return ids, keep, {name: torch.zeros_like(ids) if x is None else x.long() for name, x in given.items()}
 
 
@@ -103,6 +103,7 @@ def check_tensor(name: str, values: Any) -> None:
     """Raise TypeError, saying how to make one, for an input that is no tensor, unless checks are off."""
     if checking() and not isinstance(values, Tensor):
         ways = f"torch.tensor({name}), or of texts model(**batch) with batch = tokenizer(texts)"
+        ways = "model(**batch)" if hasattr(values, "keys") else ways
         raise TypeError(f"{name} is {brief(values)}; it must be a tensor: {ways}")
 
 

@@ -7,11 +7,19 @@ equals that of transformers 5.23.
     B texts     S tokens     V vocabulary     K labels of a classifier     M texts to choose from
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minibert.inputs import IGNORED, INTEGERS, check_tensor, checking, refuse_where
+from minibert.utils.habits import unknown_attribute
+
+if not TYPE_CHECKING:  # else mypy would accept any name
+
+    def __getattr__(name: str) -> object:
+        raise unknown_attribute("module minibert.losses", name, ())
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:

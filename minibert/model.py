@@ -10,14 +10,13 @@ Letters for shapes, here and in every module:
     S  tokens in a row           H  attention heads         V  vocabulary size
     L  layers                    W  width of a head, D / H
 
-The equations are from "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
-You Need" (Vaswani et al. 2017). The operations follow the order of transformers 5.23's eager path, so that in float32
-on a CPU the two are equal bit for bit.
+The equations are from "BERT" (Devlin et al. 2018) and "Attention Is All You Need" (Vaswani et al. 2017). The operations
+follow the order of transformers 5.23's eager path, so that in float32 on a CPU the two are equal bit for bit.
 
-All of minibert computes with this code. A relative of BERT subclasses the classes that it changed (families/), and
-config.architecture names its classes. Here texts are padded to rows, (B, S, D), as the shapes say. The fast paths pack
-the tokens of all texts without padding, (T, D), and exchange linear layers, norms and dropout, but not the order: these
-see one token at a time. Only attention must know which tokens form a text: `layout` says it, and `attend` computes it.
+All of minibert computes with this code. A relative of BERT subclasses the classes that it changed (families/), which
+config.architecture names. Here texts are padded to rows, (B, S, D). The fast paths pack the tokens of all texts,
+(T, D), and exchange linear layers, norms and dropout, which see one token at a time, but not the order. Only attention
+must know which tokens form a text: `layout` says it, `attend` computes it, and `wanted` are the tokens that are needed.
 """
 
 from collections.abc import Iterator
@@ -25,15 +24,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
 from minibert.fields import EncoderOutput
 from minibert.inputs import as_inputs
+from minibert.kernels.training import sdpa_attention
 from minibert.layout import Attend, Layout, Padded
-from minibert.utils.device import without_cudnn
 from minibert.utils.habits import from_pretrained, save_pretrained
 from minibert.utils.printing import brief
 
@@ -71,21 +69,10 @@ class Embeddings(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, positions: Tensor | None = None, **kinds: Tensor
     ) -> Tensor:
-        """Return the embeddings of token ids and segments, (B,S) each -> (B,S,D).
-
-        token_type_ids: None means segment 0 for all. positions: None means as in padded rows.
-        """
+        """Return the embeddings, (B,S) each -> (B,S,D). None: segment 0 for all; positions as in padded rows."""
         positions = self.positions(input_ids) if positions is None else positions
         x = self.add(input_ids, token_type_ids, positions, **kinds)  # (B,S) -> (B,S,D)
         return self.dropout(self.norm(x))  # type: ignore[no-any-return]  # dropout: zeros, only in training
-
-
-def added_to_scores(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where a key is seen, and where it is not the lowest number, which softmax turns into 0.
-
-    Unlike -inf, it keeps the row of a query without any key finite. keep: (B,1,1,S), True for a token, False for [PAD].
-    """
-    return torch.zeros_like(keep, dtype=dtype).masked_fill(~keep, torch.finfo(dtype).min)
 
 
 def eager_attention(
@@ -93,26 +80,16 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    A score is the dot product of a query and a key, divided by √W so that it does not grow with the width. Padding is
-    masked. Softmax turns the scores of a query into weights of the values.
+    A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
+    turns the scores of a query into weights of the values. The dtype's lowest number is added to the score of padding:
+    softmax makes it 0 and, unlike -inf, keeps the row of a query without any key finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
-    scores = scores + added_to_scores(layout.keep, scores.dtype)  # (B,H,S,S) + (B,1,1,S): the mask
+    mask = scores.new_zeros(layout.keep.shape).masked_fill(~layout.keep, torch.finfo(scores.dtype).min)  # (B,1,1,S)
+    scores = scores + mask  # (B,H,S,S) + (B,1,1,S): 0 at a token, the lowest number at [PAD]
     probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
-
-
-def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Dropout
-) -> tuple[Tensor, None]:
-    """Compute the same by torch's fused kernel, which does not store the scores and so cannot return probs."""
-    if layout.keep.shape[-2] > 1 and torch.is_grad_enabled():  # its gradient is wrong where no key of a row is seen
-        return eager_attention(query, key, value, layout, dropout)[0], None
-    mask = added_to_scores(layout.keep, query.dtype)
-    p = dropout.p if dropout.training else 0.0
-    with without_cudnn():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p), None
 
 
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=
@@ -229,24 +206,6 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
 
 
-def initialise(model: nn.Module, config: Config, path: str = "") -> None:
-    """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, the scales of norms 1, [PAD] 0.
-
-    Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
-    path: the name of `model` within a larger one.
-    """
-    for module in model.modules():
-        for kind, values in module.named_parameters(recurse=False):
-            if kind == "bias":
-                nn.init.zeros_(values)
-            elif values.dim() == 1:
-                nn.init.ones_(values)
-            else:
-                nn.init.normal_(values, std=config.initializer_range)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            nn.init.zeros_(module.weight[module.padding_idx])
-
-
 class Encoder(nn.Module):
     """Token ids to vectors: embeddings, L layers, and the pooler where the checkpoint has one.
 
@@ -258,7 +217,7 @@ class Encoder(nn.Module):
 
     def __new__(cls, config: Config | None = None, *_: Any, **__: Any) -> Self:
         """Choose the class of this relative, as Config does; config is None only for a copy."""
-        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore[return-value]  # a subclass
+        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore
 
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()
@@ -286,19 +245,18 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         return_dict: bool | None = None,
-        **kinds: Tensor | None,
+        **kinds: Any,
     ) -> EncoderOutput:
         """Encode (B, S) token ids; arguments and fields are named as in transformers. Raises what inputs.py raises.
 
         Without attention_mask, padding is recognised by pad_token_id. output_attentions=True uses the written-out
         attention, even where "sdpa" is set. return_dict=False returns the fields that are not None as a tuple.
         """
-        kinds["token_type_ids"] = token_type_ids
-        ids, keep, embedded = as_inputs(self.config, input_ids, attention_mask, kinds)
+        ids, keep, kinds = as_inputs(self.config, input_ids, attention_mask, kinds | {"token_type_ids": token_type_ids})
         layout = Padded(keep[:, None, None, :], self.embeddings.positions(ids))  # (B,S) -> (B,1,1,S)
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
-        x = self.embeddings(ids, positions=layout.positions, **embedded)  # (B,S) -> (B,S,D)
+        x = self.embeddings(ids, positions=layout.positions, **kinds)  # (B,S) -> (B,S,D)
         hidden_states: list[Tensor] = [x] if output_hidden_states else []
         attentions: list[Any] = []
         steps = self.through_layers(x, layout, attend)

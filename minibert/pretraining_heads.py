@@ -9,8 +9,10 @@ losses are in losses.py. Sections refer to "BERT" (Devlin et al. 2018). Besides 
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +22,9 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import Config
-from minibert.fields import EncoderOutput, Fields, output
-from minibert.inputs import IGNORED, attended
+from minibert.families.base import Family
+from minibert.fields import Fields, output
+from minibert.inputs import IGNORED, KINDS, attended
 from minibert.losses import cross_entropy, detection_loss, token_cross_entropy
 from minibert.model import Encoder
 from minibert.utils.habits import from_pretrained, save_pretrained
@@ -51,31 +54,47 @@ class PretrainingOutput(Fields):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class Head(nn.Module):
-    """An encoder with a task head, all weights fresh. Raises ValueError if the relative has no such head.
+class Reads(Flag):
+    """What a head reads of a row of tokens: one of the first two, one of the others, or both.
 
-    `head_is_trained` is False until the task head is read from a checkpoint or trained; until then, predict is refused.
+    Training computes the last layer only for these.
+    """
+
+    FIRST = auto()  # [CLS], through the pooler if there is one
+    MEAN = auto()  # the mean of the tokens that are not padding
+    LABELLED = auto()  # each token that has a label
+    REAL = auto()  # each token that is not padding
+    ALL = auto()  # each token, and padding too
+
+
+@dataclass(frozen=True)
+class HeadInput:
+    """What the encoder gives a head."""
+
+    tokens: Tensor  # (B,S,D), the states of the last layer; of a packed batch (1,N,D), of the tokens that are read
+    text: Tensor | None = None  # (B,D): what the pooler returns, the first token if there is no pooler, or Reads.MEAN
+    hidden_states: tuple[Tensor, ...] | None = None  # as in EncoderOutput
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class Head(nn.Module, ABC):
+    """An encoder with a task head, all weights fresh; encoder: one of this config that exists already.
+
+    A head of your own is a subclass with `build`, `read`, `reads`, `name`, `upstream` and `names`; HEAD_CLASSES lists
+    it for minibert.load. Raises ValueError if the relative has no such head.
     """
 
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
+    names: ClassVar[Mapping[str, str] | None] = None  # see names_in; None: only relatives that list the head have it
     has_labels: ClassVar[bool] = False  # True if num_labels is the number of outputs
-    # The tokens of a row that the head reads: the "first", the "labelled", the "real" ones, their "mean", or "all" with
-    # padding. Training computes the last layer only for these.
-    reads: tuple[str, ...]
-    build: Callable[[Config], None]  # creates the modules on top of the encoder
-    read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
-    # Tokenizer of `predict`; None: the one of the checkpoint that the model was loaded from, its `source`.
-    tokenizer: Any = None
-    task: Any = None  # the settings of tasks.base.Task
-    source: Path | None = None
     from_pretrained = staticmethod(from_pretrained)
     save_pretrained = staticmethod(save_pretrained)
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
+    def __init__(self, config: Config, attention: str = "eager", encoder: Encoder | None = None) -> None:
         super().__init__()
         family = config.family
-        if self.name not in family.heads:
+        if self.names is None and self.name not in family.heads:
             why = family.lacks.get(self.name, f"it has {', '.join(family.heads)}")
             raise ValueError(f"{family.name} has no head {self.name!r}: {why}")
         for name, implemented in family.settings.get(self.name, {}).items():
@@ -84,12 +103,30 @@ class Head(nn.Module):
         if self.has_labels and config.problem_type == "single_label_classification" and config.num_labels == 1:
             raise ValueError(f"problem_type is {config.problem_type!r}, of 1 label in id2label; is it a 'regression'?")
         self.config = config
-        self.head_is_trained = False
-        self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
+        self.head_is_trained = False  # until it is read from a checkpoint or trained; before, predict is refused
+        self.source: Path | None = None  # the checkpoint that the model was loaded from
+        self.tokenizer: Any = None  # of `predict`; None: that of the source
+        self.task: Any = None  # the settings of tasks.base.Task
+        if encoder is None:
+            encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
+        self.encoder = encoder
         self.build(config)
         for name, module in self.named_children():
             if module is not self.encoder:  # which is initialised already
                 config.architecture.initialise(module, config, name)
+
+    @property
+    @abstractmethod
+    def reads(self) -> Reads:
+        """What the head reads of a row of tokens."""
+
+    @abstractmethod
+    def build(self, config: Config) -> None:
+        """Create the modules on top of the encoder."""
+
+    @abstractmethod
+    def read(self, encoded: HeadInput, *labels: Any, **more: Any) -> Any:
+        """Return the output of the head, an Output or the like, with the loss if there are labels."""
 
     def forward(
         self,
@@ -106,7 +143,7 @@ class Head(nn.Module):
 
         return_dict=False returns a tuple of the output's fields that are not None, the loss first.
         """
-        kinds = {name: more.pop(name) for name in self.config.architecture.tables if name in more}
+        kinds = {name: more.pop(name) for name in KINDS if name in more}
         encoded = self.encoder(
             input_ids,
             attention_mask=attention_mask,
@@ -115,11 +152,12 @@ class Head(nn.Module):
             output_attentions=output_attentions,
             **kinds,
         )
-        if "mean" in self.reads:
+        x = encoded.last_hidden_state  # (B,S,D)
+        text = x[:, 0] if encoded.pooler_output is None else encoded.pooler_output  # (B,D)
+        if Reads.MEAN in self.reads:
             real = attended(self.config, input_ids, attention_mask).long()  # (B,S)
-            mean = (encoded.last_hidden_state * real.unsqueeze(-1)).sum(dim=1) / real.sum(dim=1, keepdim=True)
-            encoded = replace(encoded, pooler_output=mean)  # (B,S,D) -> (B,D)
-        found = self.read(encoded, **more)
+            text = (x * real.unsqueeze(-1)).sum(dim=1) / real.sum(dim=1, keepdim=True)  # (B,S,D) -> (B,D)
+        found = self.read(HeadInput(x, text, encoded.hidden_states, encoded.attentions), **more)
         return found.to_tuple() if return_dict is False else found
 
     def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
@@ -131,20 +169,19 @@ class Head(nn.Module):
 
         return minibert.predict(self, texts, pairs)
 
-    def output(self, encoded: EncoderOutput, logits: Tensor, loss: Tensor | None) -> Output:
+    def output(self, encoded: HeadInput, logits: Tensor, loss: Tensor | None) -> Output:
         """Return the output of a head with one kind of logits."""
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
     @classmethod
+    def names_in(cls, family: Family) -> Mapping[str, str]:
+        """Return the head's modules, ours -> their names in files of this relative; {} if it has no such head."""
+        return family.heads.get(cls.name, cls.names or {})
+
+    @classmethod
     def first_layer(cls, config: Config) -> str:
         """Return "pooler", or the activation of the head's own first layer; "" if it has neither."""
-        own = {
-            "sequence-classification": config.architecture.text_head,
-            "multiple-choice": config.architecture.choice_head or config.architecture.text_head,
-            "token-classification": config.architecture.token_head,
-            "question-answering": config.architecture.token_head,
-        }
-        return own.get(cls.name, "pooler" if "first" in cls.reads else "")
+        return "pooler" if isinstance(cls.reads, Reads) and Reads.FIRST in cls.reads else ""
 
     @property
     def device(self) -> torch.device:
@@ -187,9 +224,9 @@ class TokenPrediction(Head):
         self.transform_norm = config.architecture.norm(config, config.architecture.embedding_size)
         self.decoder = Decoder(config)
 
-    def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
+    def predict_tokens(self, x: Tensor) -> Tensor:
         """Score every token of the vocabulary at every position."""
-        x = self.transform_norm(self.activation(self.transform(encoded.last_hidden_state)))  # (B,S,D)
+        x = self.transform_norm(self.activation(self.transform(x)))  # (B,S,D)
         # (B,S,D) -> (B,S,V)
         return self.decoder(x, self.encoder.embeddings.token.weight)  # type: ignore[no-any-return]  # a Tensor
 
@@ -203,14 +240,15 @@ class MaskedLM(TokenPrediction):
 
     name = "masked-lm"
     upstream = "ForMaskedLM"
-    reads = ("labelled",)
+    reads = Reads.LABELLED
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
-        """Return logits (B, S, V); with labels and config.sparse_prediction those of the N labelled tokens, (N, V)."""
+    def read(self, encoded: HeadInput, labels: Tensor | None = None) -> Output:
+        """Return logits (B, S, V); with labels and sparse_prediction those of the N labelled tokens, (N, V)."""
+        x = encoded.tokens
         if labels is not None and self.config.architecture.sparse_prediction:
             labelled = labels != IGNORED
-            encoded, labels = replace(encoded, last_hidden_state=encoded.last_hidden_state[labelled]), labels[labelled]
-        logits = self.predict_tokens(encoded)
+            x, labels = x[labelled], labels[labelled]
+        logits = self.predict_tokens(x)
         return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
@@ -223,15 +261,15 @@ class NextSentence(Head):
 
     name = "next-sentence"
     upstream = "ForNextSentencePrediction"
-    reads = ("first",)
+    reads = Reads.FIRST
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores: is next, is random."""
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
+    def read(self, encoded: HeadInput, labels: Tensor | None = None) -> Output:
         """Return logits (B, 2)."""
-        logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
+        logits = self.next_sentence(encoded.text)  # (B,D) -> (B,2)
         return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
 
@@ -245,7 +283,7 @@ class Pretraining(TokenPrediction):
 
     name = "pretraining"
     upstream = "ForPreTraining"
-    reads = ("first", "labelled")
+    reads = Reads.FIRST | Reads.LABELLED
 
     def build(self, config: Config) -> None:
         """Create the layers of both objectives; only sentence order has dropout."""
@@ -257,14 +295,14 @@ class Pretraining(TokenPrediction):
 
     def read(
         self,
-        encoded: EncoderOutput,
+        encoded: HeadInput,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         sentence_order_label: Tensor | None = None,
     ) -> PretrainingOutput:
         """Return prediction logits (B, S, V), and logits (B, 2) of next sentence or sentence order."""
-        tokens = self.predict_tokens(encoded)
-        c = self.dropout(encoded.pooler_output)
+        tokens = self.predict_tokens(encoded.tokens)
+        c = self.dropout(encoded.text)
         follows = None if self.next_sentence is None else self.next_sentence(c)  # (B,D) -> (B,2)
         order = None if self.sentence_order is None else self.sentence_order(c)  # (B,D) -> (B,2)
         name = "next_sentence_label" if order is None else "sentence_order_label"
@@ -286,7 +324,7 @@ class ReplacedTokenDetection(Head):
 
     name = "replaced-token-detection"
     upstream = "ForPreTraining"
-    reads = ("real",)
+    reads = Reads.REAL
 
     def build(self, config: Config) -> None:
         """Create the layers with one score per token."""
@@ -299,10 +337,10 @@ class ReplacedTokenDetection(Head):
         given["real"] = attended(self.config, input_ids, attention_mask)
         return super().forward(input_ids, attention_mask=attention_mask, **given)
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None, real: Tensor | None = None) -> Output:
+    def read(self, encoded: HeadInput, labels: Tensor | None = None, real: Tensor | None = None) -> Output:
         """Return logits (B, S), above 0 where the token looks replaced; real: False for padding, None if there is
         none.
         """
-        x = self.activation(self.transform(encoded.last_hidden_state))  # (B,S,D)
+        x = self.activation(self.transform(encoded.tokens))  # (B,S,D)
         logits = self.classifier(x).squeeze(-1)  # (B,S,D) -> (B,S,1) -> (B,S)
         return self.output(encoded, logits, None if labels is None else detection_loss(logits, labels, real))

@@ -16,7 +16,7 @@ from support.words import write_words_checkpoint
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import minibert
-from minibert import stream
+from minibert import losses, stream
 from minibert.prediction import frozen
 from minibert.tasks import masked_text
 from minibert.text.tokenized import TruncationWarning
@@ -209,6 +209,13 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     assert "minibert.search(corpus, queries)" in refused(lambda: minibert.util.semantic_search([], []))  # type: ignore[attr-defined]
     assert "loss='cosent'" in refused(lambda: minibert.CoSENTLoss(model))  # type: ignore[attr-defined]
     assert "minibert.train.finetune(" in refused(lambda: minibert.train.Trainer(model))
+    assert "finetune('embed', pairs)" in refused(lambda: losses.MultipleNegativesRankingLoss(model))
+    for name, first in ALIKE.items():
+        assert ATTRIBUTES[first] in refused(partial(getattr, minibert, name)), name
+    for exchanged in (("x", model), (tokenizer, "x"), (torch.nn.Linear(2, 2), "x")):
+        assert "save(model, folder)" in refused(partial(minibert.save, *exchanged))
+    assert "Path" in refused(lambda: minibert.Config.from_file({}))  # type: ignore[arg-type]
+    assert minibert.Config.from_file(str(folder / "config.json")) == minibert.Config.from_file(folder / "config.json")
     assert "load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
     batch = tokenizer(TEXT)
     assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)  # type: ignore[attr-defined]
@@ -217,6 +224,17 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     assert "width" in refused(lambda: minibert.Embedder(folder).get_sentence_embedding_dimension())  # type: ignore[attr-defined]
 
 
+ALIKE = {
+    "RobertaModel": "AutoModel",
+    "BertTokenizerFast": "AutoTokenizer",
+    "BertConfig": "AutoConfig",
+    "BertForMaskedLM": "AutoModelForMaskedLM",
+    "ContrastiveLoss": "losses",
+    "TripletEvaluator": "evaluation",
+    "SentenceTransformerTrainingArguments": "TrainingArguments",
+    "pytorch_cos_sim": "similarity",
+    "CrossEncoder": "CrossEncoder",
+}
 TRAIN = (minibert.train.pretrain, minibert.train.distill, partial(minibert.train.finetune, "classify", [TEXT], [PAIR]))
 PUBLIC = [
     *TRAIN,
@@ -249,6 +267,9 @@ def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, toke
     for hasty in (*PUBLIC, partial(minibert.score, [TEXT], folder)):
         assert re.search(r"has no (argument|setting) xyz; choose from \w+", refused(partial(hasty, xyz=8))), hasty
     assert "use epochs" not in refused(lambda: minibert.embed([TEXT], folder, num_train_epochs=3))
+    assert "choose from name, head" in refused(lambda: minibert.load(folder, num_heads=3))  # type: ignore[call-overload]
+    for given in (batch := tokenizer(TEXT), dict(batch)):
+        assert refused(partial(minibert.load(folder), given)).endswith(": model(**batch)")
     assert "pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
     assert "choose from" in refused(lambda: minibert.TextFeatures(folder, xyz="mean"))
 

@@ -5,20 +5,38 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import HEADS, Pair, assert_begins_as_bert, assert_equal, edited, every_family, every_head, unequal
-from torch import Tensor
+from support.models import (
+    HEADS,
+    Pair,
+    assert_begins_as_bert,
+    assert_equal,
+    edited,
+    every_family,
+    every_head,
+    small_config,
+    unequal,
+)
+from support.training import CLOSE, Found, batch_of, batches_of, to_the_end
+from torch import Tensor, nn
 
 import minibert
+from minibert.checkpoints.load import head_of
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
+from minibert.families.modernbert import MODERNBERT
 from minibert.families.roberta import ROBERTA
+from minibert.heads import HEAD_CLASSES, Head, HeadInput, Reads
 from minibert.hooks import forward
-from minibert.parity.checkpoints import open_upstream, task
+from minibert.losses import token_cross_entropy
+from minibert.parity.checkpoints import open_upstream, randomise, task
+from minibert.pretraining_heads import Output
+from minibert.train.loop import packed_loss, readable_loss, train
+from minibert.train.settings import TrainSettings
 
 V, D = 101, 24  # vocabulary and hidden size of parity's tiny checkpoints
 
@@ -282,3 +300,67 @@ def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(wri
 def test_a_request_that_cannot_be_is_refused(arguments, match, written):
     with pytest.raises(ValueError, match=match):
         minibert.load(written(BERT)[0], **arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A head that transformers does not have
+
+
+class Scorer(Head):
+    """Two layers that score the text, and each token if tokens are read."""
+
+    name, upstream = "scorer", "ForScores"
+    names: ClassVar[dict[str, str]] = {"inner": "scorer.dense", "outer": "scorer.out"}
+
+    def build(self, config: minibert.Config) -> None:
+        self.inner = nn.Linear(config.hidden_size, 8)
+        self.outer = nn.Linear(8, 3)
+
+    def read(self, encoded: HeadInput, labels: Tensor | None = None) -> Output:
+        text, tokens = (self.outer(torch.tanh(self.inner(x))) for x in (encoded.text, encoded.tokens))
+        loss = None if labels is None else text.square().mean()
+        if loss is not None and self.reads & (Reads.LABELLED | Reads.REAL | Reads.ALL):
+            loss = loss + token_cross_entropy(tokens, labels)
+        return self.output(encoded, text, loss)
+
+
+TEXT, TOKENS = (Reads.MEAN, Reads.FIRST), (Reads.LABELLED, Reads.REAL, Reads.ALL)
+READS = [*TEXT, *(text | tokens for text in TEXT for tokens in TOKENS)]
+
+
+@pytest.mark.parametrize("reads", READS, ids=str)
+@pytest.mark.parametrize("family", [BERT, MODERNBERT], ids=["bert", "modernbert"])
+def test_a_head_of_ones_own_is_trained_on_both_paths_saved_and_loaded(family, reads, tmp_path, monkeypatch):
+    monkeypatch.setitem(HEAD_CLASSES, "scorer", type("Scorer", (Scorer,), {"reads": reads}))
+    model = HEAD_CLASSES["scorer"](small_config(family)).eval()
+    randomise(model, 1)
+    batch = batch_of("token-classification", [3, 11, 1, 7])
+    packed, readable = (Found.of(loss, model, batch) for loss in (packed_loss, readable_loss))
+    assert max(packed.apart(readable).values()) < CLOSE
+    assert packed.gradients.keys() == dict(model.named_parameters()).keys()
+    before = model.inner.weight.clone()
+    to_the_end(train(model, batches_of("token-classification", 4, 4), TrainSettings(epochs=1, warmup=0.0)))
+    assert not torch.equal(model.inner.weight, before)
+    minibert.save(model, tmp_path)
+    loaded = minibert.load(tmp_path, head="scorer")
+    assert head_of(tmp_path) == "scorer" and loaded.head_is_trained
+    assert_equal(dict(loaded.state_dict()), dict(model.state_dict()))
+    assert_equal(dict(minibert.load(tmp_path).state_dict()), dict(model.eval().encoder.state_dict()))  # without warning
+    with pytest.raises(ValueError, match=r"'masked-lm'.*new_head=True"):
+        minibert.load(tmp_path, head="masked-lm")
+
+
+def test_a_new_head_of_ones_own_is_fresh_on_any_checkpoint(written, monkeypatch):
+    monkeypatch.setitem(HEAD_CLASSES, "scorer", type("Scorer", (Scorer,), {"reads": Reads.FIRST}))
+    for family in (BERT, DISTILBERT):
+        folder, _ = written(family)
+        with pytest.raises(ValueError, match=r"'scorer'.*new_head=True"):
+            minibert.load(folder, head="scorer")
+        model, report = minibert.load(folder, head="scorer", new_head=True, report=True)
+        assert report.missing == [f"{layer}.{kind}" for layer in ("inner", "outer") for kind in ("weight", "bias")]
+        assert_begins_as_bert({name: model.get_parameter(name).detach() for name in report.missing})
+
+
+def test_a_head_lacks_no_method():
+    with pytest.raises(TypeError, match="reads"):
+        Scorer(small_config())

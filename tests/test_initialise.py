@@ -10,10 +10,10 @@ from support.models import HEADS, assert_begins_as_bert, small_config
 
 from minibert.config import Config
 from minibert.families import FAMILIES
-from minibert.families.base import Family
+from minibert.families.base import Family, initialise
 from minibert.families.modernbert import MODERNBERT
 from minibert.heads import HEAD_CLASSES
-from minibert.model import Encoder, initialise
+from minibert.model import Encoder
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.parity.compare import parameter_pairs
 

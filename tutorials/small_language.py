@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from toy_language import Language
 
 from minibert.config import Config
-from minibert.experiments.toy_language import Language
 from minibert.inputs import unchecked
 
 LANGUAGE = Language(topics=("sea", "kitchen"))

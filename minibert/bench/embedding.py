@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 import minibert
 from minibert.bench import peers
 from minibert.bench.harness import Benchmark, Session, do_job, load_contestant, total_memory
-from minibert.bench.results import Equality, Row, Sample
+from minibert.bench.results import BenchRow, Equality, Sample
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.tasks.classification import Classification
@@ -205,7 +205,7 @@ def spread_out(rows: Any) -> Any:
     return rows[:: max(1, len(rows) // CHECKED)]
 
 
-def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
+def check_vectors(session: Session, row: BenchRow, vectors: peers.Vectors) -> None:
     """Compare with the reference and keep the worst result; a row whose vectors differ is not ranked."""
     found = equality(spread_out(vectors), session.reference, row.contestant.precision)
     row.equality = max(row.equality or found, found, key=lambda one: one.difference)
@@ -241,10 +241,10 @@ def rounds(session: Session) -> None:
         session.turn(result.rows, session.work, partial(check_vectors, session))
 
 
-def pair(session: Session, job: str) -> list[Row]:
+def pair(session: Session, job: str) -> list[BenchRow]:
     """Return new rows of one sentence for minibert and transformers, both in float32, if they run."""
     found = [session.result.row(name) for name in FLOAT32]
-    return [Row(row.contestant, job, {"sentences": 1}) for row in found if row]
+    return [BenchRow(row.contestant, job, {"sentences": 1}) for row in found if row]
 
 
 def one_sentence(session: Session) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from minibert.bench.results import BenchResult, Contestant, Context, Row, Sample
-from minibert.bench.settings import Settings
+from minibert.bench.results import BenchResult, BenchRow, Contestant, Context, Sample
+from minibert.bench.settings import BenchSettings
 from minibert.config import Config
 from minibert.text.tokenizer import load_tokenizer
 from minibert.utils.printing import progress_bar
@@ -113,7 +113,7 @@ class Session:
     work: Any  # texts or examples of the main job
     reference: Any  # vectors of some texts
 
-    def __init__(self, model: str, settings: Settings, scratch: Path, prepare: Callable[..., Path]) -> None:
+    def __init__(self, model: str, settings: BenchSettings, scratch: Path, prepare: Callable[..., Path]) -> None:
         self.settings = settings
         self.processes = {"helper": new_process(settings.threads)}
         folder = self.call(prepare, model, scratch, settings)
@@ -129,7 +129,9 @@ class Session:
         """Return what the function returns in the helper. Raises what it raises."""
         return self.processes["helper"].submit(function, *arguments).result()
 
-    def request(self, row: Row, function: Callable[..., Any], *arguments: Any, process: str = "", **how: Any) -> Any:
+    def request(
+        self, row: BenchRow, function: Callable[..., Any], *arguments: Any, process: str = "", **how: Any
+    ) -> Any:
         """Return what the function returns in a process, by default the row's.
 
         Returns None for a row that cannot run. A function that fails gives its row the reason.
@@ -144,14 +146,14 @@ class Session:
             self.stop(row.contestant.name)
             return None
 
-    def enter(self, contestants: Iterable[Contestant], size: Mapping[str, float], flops: int = 0) -> list[Row]:
+    def enter(self, contestants: Iterable[Contestant], size: Mapping[str, float], flops: int = 0) -> list[BenchRow]:
         """Add a row of the main job for each contestant, with the reason of those that cannot run here."""
         result = self.result
         device = self.context.device
-        result.rows = [Row(one, result.job, size, reason=one.obstacle(device), flops=flops) for one in contestants]
+        result.rows = [BenchRow(one, result.job, size, reason=one.obstacle(device), flops=flops) for one in contestants]
         return result.rows
 
-    def load(self, rows: Iterable[Row]) -> None:
+    def load(self, rows: Iterable[BenchRow]) -> None:
         """Start a process for each row that can run, and load its contestant."""
         able = [row for row in rows if not row.reason]
         for row in able:  # they import their libraries at the same time
@@ -162,9 +164,9 @@ class Session:
 
     def turn(
         self,
-        rows: Iterable[Row],
+        rows: Iterable[BenchRow],
         work: Any,
-        check: Callable[[Row, Any], None] | None = None,
+        check: Callable[[BenchRow, Any], None] | None = None,
         counts: bool = True,
         **how: Any,
     ) -> None:
@@ -186,11 +188,11 @@ class Session:
 class Benchmark:
     """What is measured with a checkpoint. prepare: (model, scratch folder, settings) -> the checkpoint's folder."""
 
-    prepare: Callable[[str, Path, Settings], Path]
+    prepare: Callable[[str, Path, BenchSettings], Path]
     stages: tuple[Callable[[Session], None], ...]
 
 
-def measure(model: str, settings: Settings, benchmark: Benchmark) -> BenchResult:
+def measure(model: str, settings: BenchSettings, benchmark: Benchmark) -> BenchResult:
     """Measure everything with one checkpoint. Its processes and files are removed."""
     with tempfile.TemporaryDirectory(prefix="minibert-bench-") as scratch:
         try:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert.bench.results import Contestant, Context
-from minibert.bench.settings import MINILM, Settings
+from minibert.bench.settings import MINILM, BenchSettings
 
 BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; minibert chooses its own
 Vectors = NDArray[np.float32]
@@ -183,7 +183,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def checkpoint_folder(model: str, scratch: Path, settings: Settings) -> Path:
+def checkpoint_folder(model: str, scratch: Path, settings: BenchSettings) -> Path:
     """Return the folder of a checkpoint; one of SHAPES is written, with random weights and MINILM's tokenizer."""
     from minibert.storage.hub import locate  # here: other runtimes do not need these libraries
     from minibert.text.tokenizer import load_tokenizer

@@ -12,8 +12,8 @@ import torch
 
 from minibert import __version__
 from minibert.bench.harness import PROC, read_field, total_memory
-from minibert.bench.results import BenchResult, Row, spread
-from minibert.bench.settings import Settings
+from minibert.bench.results import BenchResult, BenchRow, spread
+from minibert.bench.settings import BenchSettings
 from minibert.utils.device import cpu_features
 from minibert.utils.plotting import pyplot, save_figure
 from minibert.utils.printing import block, table
@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "minibert": __version__} | found
 
 
-def heading(settings: Settings) -> str:
+def heading(settings: BenchSettings) -> str:
     """Return the first lines: where, with what, how much."""
     where = machine(settings.threads, settings.device)
     features = ", ".join(name for name in FEATURES if name in where["instructions"]) or where["machine"]
@@ -63,7 +63,7 @@ def heading(settings: Settings) -> str:
     return "\n".join(block(name, text) for name, text in lines.items())
 
 
-def row_figures(row: Row, result: BenchResult) -> dict[str, Any]:
+def row_figures(row: BenchRow, result: BenchResult) -> dict[str, Any]:
     """Return one row in plain types; a figure that was not measured is None or empty."""
     contestant = row.contestant
     found: dict[str, Any] = {name: getattr(contestant, name) for name in ("name", "title", "precision")}
@@ -138,7 +138,7 @@ def result_text(result: BenchResult) -> str:
     return "\n".join([f"{result.name}: {size}", result_table(rows), *texts])
 
 
-def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
+def figures(settings: BenchSettings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
     """Return everything in plain types. "ok": our own results equal those of the reference."""
     return {
         "ok": not any(result.wrong for result in results),

@@ -89,7 +89,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 @dataclass
-class Row:
+class BenchRow:
     """One contestant in one job. A row with a reason (why it failed or does not count) is not ranked."""
 
     contestant: Contestant
@@ -128,18 +128,18 @@ class BenchResult:
     job: str = "embedding"  # the main one
     origin: str = ""  # of the texts
     lengths: list[int] = field(default_factory=list)  # tokens of each text
-    rows: list[Row] = field(default_factory=list)
+    rows: list[BenchRow] = field(default_factory=list)
     flops: int = 0  # operations that the job cannot avoid
     rates: dict[str, list[float]] = field(default_factory=dict)  # "precision kernel" -> FLOP/s by round
     notes: dict[str, str] = field(default_factory=dict)  # printed below the table
     failures: list[str] = field(default_factory=list)  # what is wrong with our own results
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> BenchRow | None:
         """Return the row of a contestant in the main job, if it counts."""
         rows = (row for row in self.rows if row.ranked and row.job == self.job)
         return next((row for row in rows if row.contestant.name == name), None)
 
-    def ratio(self, theirs: Row) -> Spread | None:
+    def ratio(self, theirs: BenchRow) -> Spread | None:
         """Return our speed-up over a row, round by round; None if one of the two does not count.
 
         Our row is the one with the same precision or, if we do not run in it, our fastest.
@@ -152,7 +152,7 @@ class BenchResult:
         pairs = zip(theirs.samples, nearest.samples, strict=False)  # a large one takes one turn only
         return spread(their.seconds / our.seconds for their, our in pairs)
 
-    def roofline(self, row: Row) -> Spread | None:
+    def roofline(self, row: BenchRow) -> Spread | None:
         """Return the seconds that the matrix products alone need as a share of the measured ones, round by round."""
         if not row.flops:
             return None

@@ -27,8 +27,8 @@ import numpy as np
 import minibert
 from minibert.bench import embedding, peers
 from minibert.bench.harness import Benchmark, Session
-from minibert.bench.results import Contestant, Context, Row
-from minibert.bench.settings import Settings
+from minibert.bench.results import BenchRow, Contestant, Context
+from minibert.bench.settings import BenchSettings
 from minibert.checkpoints.export import export
 from minibert.utils.printing import progress_bar
 
@@ -145,7 +145,7 @@ def contestants_for(infinity: str, device: str) -> list[Contestant]:
 # The stages of the measurement
 
 
-def prepare(model: str, scratch: Path, settings: Settings) -> Path:
+def prepare(model: str, scratch: Path, settings: BenchSettings) -> Path:
     """Copy the checkpoint, with model.onnx for infinity. Raises FileNotFoundError if its program is missing."""
     folder = Path(shutil.copytree(peers.checkpoint_folder(model, scratch, settings), scratch / "checkpoint"))
     if settings.infinity:
@@ -161,14 +161,16 @@ def load(session: Session) -> None:
     some = session.work[:CHECKED]
     context = session.context
     session.context = replace(context, device="cpu")  # the clients'; the servers have their own
-    rows = [Row(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity, context.device)]
+    rows = [
+        BenchRow(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity, context.device)
+    ]
     session.result.rows = rows
     session.reference = session.call(partial(minibert.embed, some, context.folder, pooling="mean", device="cpu"))
     session.load(rows)
     session.turn(rows, some, partial(check_vectors, session))
 
 
-def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
+def check_vectors(session: Session, row: BenchRow, vectors: peers.Vectors) -> None:
     """Compare with minibert.embed; a server whose vectors differ is not ranked."""
     row.equality = embedding.equality(vectors, session.reference)
     bound = LARGEST_DIFFERENCE if row.contestant.ours and row.contestant.precision == "float32" else np.inf
@@ -189,7 +191,7 @@ def rounds(session: Session) -> None:
         session.result.rows += rows
 
 
-def summarize(row: Row, answers: Sequence[tuple[float, int]]) -> None:
+def summarize(row: BenchRow, answers: Sequence[tuple[float, int]]) -> None:
     """Make the sample of a turn the sample of one request. A server that answers with an error is not ranked."""
     seconds = [took for took, status in answers if status == 200]
     p50, p99 = np.percentile(seconds or [0.0], [50, 99]).tolist()

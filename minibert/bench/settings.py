@@ -21,7 +21,7 @@ def cores() -> int:
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """What to measure. A setting that is None gets the default of the benchmark.
 
     Raises ValueError for a value out of range and for options that contradict each other.

@@ -26,8 +26,8 @@ import torch
 
 from minibert.bench import embedding, peers
 from minibert.bench.harness import Benchmark, Session
-from minibert.bench.results import Contestant, Context, Row
-from minibert.bench.settings import Settings
+from minibert.bench.results import BenchRow, Contestant, Context
+from minibert.bench.settings import BenchSettings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
 from minibert.hooks import Place
@@ -55,7 +55,7 @@ WARM_UP = 2  # steps that are not timed
 TOLERANCE = 1e-5  # relative, between the packed and the readable step
 
 
-def prepare(model: str, scratch: Path, settings: Settings) -> Path:
+def prepare(model: str, scratch: Path, settings: BenchSettings) -> Path:
     """Write the checkpoint that both start from: tokenizer and task head, a new one if there is none."""
     source = peers.checkpoint_folder(model, scratch, settings)
     folder = scratch / "checkpoint"
@@ -250,7 +250,7 @@ def load(session: Session) -> None:
     session.turn(rows, session.work[: WARM_UP * BATCH], counts=False)
 
 
-def check_losses(row: Row, losses: peers.Vectors) -> None:
+def check_losses(row: BenchRow, losses: peers.Vectors) -> None:
     """Leave a contestant out of the ranking if a loss is not finite."""
     row.reason = "" if np.isfinite(losses).all() else "its loss is not finite"
 

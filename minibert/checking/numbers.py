@@ -102,7 +102,7 @@ def distance(found: Outputs, expected: Outputs, bound: Mapping[str, float]) -> f
 
 
 @dataclass(frozen=True)
-class Place:
+class Mismatch:
     """The first number of an output that is wrong, the kind of difference, and how large it is."""
 
     output: str
@@ -119,20 +119,20 @@ class Place:
         return f"{said}; {self.kind}" if self.kind else said
 
 
-def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], mask: Tensor | None = None) -> Place:
+def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], mask: Tensor | None = None) -> Mismatch:
     """Return the first wrong number; mask: (B,S), 1 for a real token, if the outputs are of such a batch."""
     for name, right in expected.items():
         value = found[name]
         if not isinstance(right, Tensor):
             if value != right:
-                return Place(name, (), value, right, "", math.inf)
+                return Mismatch(name, (), value, right, "", math.inf)
             continue
         a = value.detach().double()
         b = right.double()
         wrong = ~((a - b).abs() <= bound[name]) & ~((a == b) | (a.isnan() & b.isnan()))
         if bool(wrong.any()):
             index = tuple(wrong.nonzero()[0].tolist())
-            return Place(name, index, float(a[index]), float(b[index]), kind_of(a, b, wrong, mask), difference(a, b))
+            return Mismatch(name, index, float(a[index]), float(b[index]), kind_of(a, b, wrong, mask), difference(a, b))
     raise ValueError("nothing is wrong")
 
 

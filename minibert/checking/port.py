@@ -120,7 +120,8 @@ class Expected:
             or len(set(config.architecture.order)) < len(encoder.layers)
         ):
             return None
-        found = {name_in_file(BERT, ours, head or ""): x for ours, x in model.state_dict().items()}
+        of_head = BERT.heads.get(head or "", {})
+        found = {name_in_file(BERT, ours, of_head): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
         found[positions] = found[positions][config.architecture.first_position :]

@@ -26,7 +26,7 @@ from torch import Tensor
 from minibert import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
 from minibert.checking.mistakes import Mistake
-from minibert.checking.numbers import Outputs, Place, bounds, distance, first_wrong, flatten, problem, to_double
+from minibert.checking.numbers import Mismatch, Outputs, bounds, distance, first_wrong, flatten, problem, to_double
 from minibert.checking.stages import STAGES, Case, Stage
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
@@ -54,7 +54,7 @@ class Verdict:
     what: str = ""  # the case in which it is wrong, and how
     causes: tuple[str, ...] = ()  # the likeliest first
     library: tuple[str, ...] = ()  # what it calls of other libraries
-    place: Place | None = None
+    place: Mismatch | None = None
     mistakes: tuple[Mistake, ...] = ()  # of the likeliest cause
 
 

@@ -22,8 +22,7 @@ def inspect(name: str) -> Figures:
     source = hub.locate_locally(name)
     checkpoint = hub.known(name)
     if source is None:
-        hint = f"{name} is not on this machine; `minibert download {name}` fetches it"
-        raise FileNotFoundError(hint if checkpoint else hub.not_found(name))
+        raise FileNotFoundError(hub.not_found(name, f"`minibert download {name}` fetches it"))
     encoder, report = load(source.folder, report=True)
     digest = weights_sha256(source.folder)
     return {

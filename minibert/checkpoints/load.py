@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -24,9 +24,9 @@ from torch.overrides import TorchFunctionMode
 from minibert.checkpoints.sentence_files import Stated, write_stated
 from minibert.config import Config
 from minibert.families import FAMILIES
-from minibert.families.base import Family
+from minibert.families.base import NO_HEAD, Family
 from minibert.heads import HEAD_CLASSES, Head, SentenceVectors, TokenPrediction, head_class, with_num_labels
-from minibert.model import Encoder, initialise
+from minibert.model import Encoder
 from minibert.storage import hub
 from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.utils.device import check_device
@@ -157,7 +157,7 @@ def fill(
     With `new_head`, the parameters outside the encoder, and a pooler that the file lacks, are fresh. Raises ValueError,
     naming the tensors, for a parameter that is missing, of another shape or not finite; warns of unknown tensors.
     """
-    config, head = model.config, model.name if isinstance(model, Head) else ""
+    config = model.config
     name_tied(found, config)
     if isinstance(model, TokenPrediction) and not new_head:
         drop_second_names(found, config, report)
@@ -174,10 +174,10 @@ def fill(
         else:
             wanted.append((stored, parts))
     report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
-    check_complete(report, config, head, new_head)
+    check_complete(report, model, new_head)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
-        initialise(model.get_submodule(module), config, module)
+        config.architecture.initialise(model.get_submodule(module), config, module)
     state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
     for stored, parts in wanted:
         whole = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model
@@ -231,16 +231,19 @@ def in_head(ours: str) -> bool:
     return ours.startswith("encoder.pooler.") or not ours.startswith("encoder.")
 
 
-def check_complete(report: LoadReport, config: Config, head: str, new_head: bool) -> None:
+def check_complete(report: LoadReport, model: Encoder | Head, new_head: bool) -> None:
     """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones."""
     missing = [ours for ours in report.missing if not (new_head and in_head(ours))]
-    modules = tuple(config.family.heads[head].values()) if head else ()
+    family = model.config.family
+    modules = tuple(head_names(model).values())
     only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
     if missing or report.wrong_shape:
         problems = [f"tensor {cut(name)} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
         tensors = "tensor" if len(missing) == 1 else "tensors"
-        problems += [f"it lacks {len(missing)} {tensors} of {config.family.title}, such as {', '.join(missing[:3])}"]
-        hint = f"; head {head!r} is not in it; new_head=True makes a fresh one" if head and only_head else ""
+        problems += [f"it lacks {len(missing)} {tensors} of {family.title}, such as {', '.join(missing[:3])}"]
+        hint = ""
+        if isinstance(model, Head) and only_head:
+            hint = f"; head {model.name!r} is not in it; new_head=True makes a fresh one"
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(
@@ -277,23 +280,30 @@ def bare_name(name: str) -> str:
     return name
 
 
-def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
-    """Return the official name, without prefix, of a tensor of our state_dict; head: the model's.
+def head_names(model: nn.Module) -> Mapping[str, str]:
+    """Return the modules of the model's task head, see Head.names_in; none for an encoder."""
+    return model.names_in(model.config.family) if isinstance(model, Head) else NO_HEAD
+
+
+def name_in_file(family: Family, ours: str, of_head: Mapping[str, str] = NO_HEAD, in_group: int = 1) -> str:
+    """Return the official name, without prefix, of a tensor of our state_dict; of_head: the modules of its head.
 
     in_group: config.architecture.layers_in_group. Raises LookupError if the relative has no such tensor.
     """
     module, _, kind = ours.removeprefix("encoder.").rpartition(".")
     layer = module.split(".")[1] if module.startswith("layers.") else "0"
-    official = family.official(module.replace(f"layers.{layer}.", "layers.{}.", 1), head)
+    official = family.official(module.replace(f"layers.{layer}.", "layers.{}.", 1), of_head)
     return f"{family.numbered(official, int(layer), in_group)}.{kind}"
 
 
-def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
+def names_in_file(model: Any) -> dict[str, list[str]]:
     """Return the official names, without prefix, of a model's tensors: each with ours, which are its rows in order."""
-    config, head = model.config, model.name if isinstance(model, Head) else ""
+    config, of_head = model.config, head_names(model)
     names: dict[str, list[str]] = {}
     for ours in model.state_dict():
-        names.setdefault(name_in_file(config.family, ours, head, config.architecture.layers_in_group), []).append(ours)
+        names.setdefault(name_in_file(config.family, ours, of_head, config.architecture.layers_in_group), []).append(
+            ours
+        )
     order = [module.rpartition(".")[2] for module in config.family.modules]  # query, key, value, ...
     for parts in names.values():
         if len(parts) > 1:
@@ -301,14 +311,14 @@ def names_in_file(model: Encoder | Head) -> dict[str, list[str]]:
     return names
 
 
-def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
+def full_name(family: Family, ours: str, of_head: Mapping[str, str] = NO_HEAD, in_group: int = 1) -> str:
     """Return the same with the relative's prefix, which the encoder of a model with a task head has in a file."""
-    return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
+    return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, of_head, in_group)
 
 
 def why_left_out(family: Family, name: str) -> str:
     """Return why an official tensor has no place in the model being loaded; "" for a tensor that is not official."""
-    modules = [module for head in family.heads.values() for module in head.values()]
+    modules = [module for head in HEAD_CLASSES.values() for module in head.names_in(family).values()]
     modules += [family.modules["pooler.dense"]] if family.has_pooler else []
     in_head = name in family.second_names or any(name.startswith(module + ".") for module in modules)
     return LEFT_OUT.get(name, "belongs to a head that was not requested" if in_head else "")
@@ -324,10 +334,10 @@ def has_head(name: str | Path, head: str) -> bool:
     config = Config.from_file(folder / "config.json")
     family = config.family
     held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
-    needed = dict(family.heads.get(head, {}))
+    needed = dict(HEAD_CLASSES[head].names_in(family)) if head in HEAD_CLASSES else {}
     if config.tie_word_embeddings and not config.architecture.decoder_bias:
         needed.pop("decoder", None)  # which has no tensor of its own
-    return head in family.heads and held.issuperset(needed.values())
+    return bool(needed) and held.issuperset(needed.values())
 
 
 def head_of(name: str | Path) -> str | None:
@@ -346,10 +356,12 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
     have their official names, those of a bare encoder without prefix; each file is written atomically.
     tokenizer: None means the one already in `folder`, else the one of the checkpoint that the model was loaded from; if
-    there is none, one line in the log says so.
+    there is none, one line in the log says so. Raises TypeError for any other model.
     """
-    while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
-        model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
+    while inner := getattr(model, "_orig_mod", getattr(model, "module", None)):
+        model = inner  # inside the wrapper of torch.compile, or of DataParallel and the like
+    if not isinstance(model, Encoder | Head):
+        raise TypeError(f"model is {brief(model)}; an Encoder or a model with a head comes first: save(model, folder)")
     folder = user_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, SentenceVectors):
@@ -369,7 +381,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     if tokenizer is not None:
         tokenizer.save(folder)
     elif not tokenizer_files(folder):
-        known = tokenizer_files(vars(model).get("source", folder))
+        known = tokenizer_files(getattr(model, "source", None) or folder)
         for path in known:
             with atomic_write(folder / path.name) as temporary:
                 shutil.copyfile(regular(path), temporary)
@@ -383,11 +395,11 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
 
 def official_tensors(model: Any) -> dict[str, Tensor]:
     """Return the tensors of a model by their official names, as transformers looks for them."""
-    config, head = model.config, model.name if isinstance(model, Head) else ""
+    config = model.config
     state = model.state_dict()
     tensors: dict[str, Tensor] = {}
-    for parts in names_in_file(model).values():
-        name = full_name(config.family, parts[0], head, config.architecture.layers_in_group)
+    for bare, parts in names_in_file(model).items():
+        name = (config.family.prefix if parts[0].startswith("encoder.") else "") + bare
         tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied

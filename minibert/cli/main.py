@@ -117,8 +117,8 @@ class Parser(argparse.ArgumentParser):
             elif not name.startswith("-h") and not any(option.startswith(name) for option in self.options):
                 ours = habits.ARGUMENTS.get(name.lstrip("-").replace("-", "_"))
                 missing = f"there is no option {name}"
-                said = in_options(f"{missing}; {ours}", self.options) if ours else missing
-                self.error(said if said != missing else missing + did_you_mean(name, self.options))
+                near = did_you_mean(name, self.options)
+                self.error(in_options(f"{missing}; {ours}", self.options) if ours else missing + near)
         return super().parse_known_args(args, namespace)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:

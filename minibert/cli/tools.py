@@ -4,7 +4,7 @@ import argparse
 import importlib
 import time
 
-from minibert.bench.settings import Settings
+from minibert.bench.settings import BenchSettings
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, check_texts, read_options
 from minibert.utils.files import user_path
 from minibert.utils.printing import block, require
@@ -66,7 +66,7 @@ def parity(args: Arguments) -> Figures:
 
 
 def bench_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, Settings)
+    add_options(parser, BenchSettings)
     shapes = "distilbert-, roberta-, albert- or modernbert-shape"
     text = f"a checkpoint, or {shapes}; repeatable (distilbert-shape, all-MiniLM-L6-v2)"
     parser.add_argument("--model", action="append", metavar="NAME", help=text)
@@ -77,7 +77,7 @@ def bench(args: Arguments) -> Figures:
 
     Exit status 1 if our own vectors, or weights after training, differ from those of transformers.
     """
-    settings = read_options(args, Settings, models=tuple(args.model or ()))
+    settings = read_options(args, BenchSettings, models=tuple(args.model or ()))
     require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
     from minibert.bench import harness, report
     from minibert.utils.device import check_device

@@ -7,12 +7,33 @@ depends on which relative it computes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from minibert.config import Config
-from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, initialise, layer_norm
+from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, layer_norm
+
+NO_HEAD: Mapping[str, str] = MappingProxyType({})  # the modules of an encoder without a task head
+
+
+def initialise(model: nn.Module, config: Config, path: str = "") -> None:
+    """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, the scales of norms 1, [PAD] 0.
+
+    Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
+    path: the name of `model` within a larger one.
+    """
+    for module in model.modules():
+        for kind, values in module.named_parameters(recurse=False):
+            if kind == "bias":
+                nn.init.zeros_(values)
+            elif values.dim() == 1:
+                nn.init.ones_(values)
+            else:
+                nn.init.normal_(values, std=config.initializer_range)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 @dataclass(frozen=True)
@@ -126,12 +147,13 @@ class Family:
         """Whether the encoder has a pooler, provided that the checkpoint has its weights."""
         return "pooler.dense" in self.modules
 
-    def official(self, module: str, head: str = "") -> str:
+    def official(self, module: str, of_head: Mapping[str, str] = NO_HEAD) -> str:
         """Return the official name of one of our modules, which may contain others; LookupError if there is none.
 
+        of_head: the modules of a task head, see Head.names_in.
         A module outside the table is found by its contents: layers.{} is the parent of layers.{}.attention.query.
         """
-        table = {**self.modules, **self.heads.get(head, {})}
+        table = {**self.modules, **of_head}
         inner = module if module in table else next((name for name in table if name.startswith(module + ".")), None)
         if inner is None:
             raise LookupError(f"{self.name} has no official name for {module} in its tables")

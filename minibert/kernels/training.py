@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.kernels.matmul import MAX_ERROR, is_x86, onednn_allowed, relative_error
+from minibert.layout import Padded
 from minibert.utils.device import without_cudnn
 
 INT16_VALUES = 1 << 16
@@ -121,6 +122,22 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
             return fused_attention(query.float(), key.float(), value.float(), mask, p)
     with without_cudnn():
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p)
+
+
+def sdpa_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: Padded, dropout: nn.Dropout
+) -> tuple[Tensor, None]:
+    """Compute attention in padded rows by torch's fused kernel, which does not store the probabilities.
+
+    Where a row of a window may have no key, its gradient is wrong, and so it is written out.
+    """
+    keep = layout.keep
+    mask = torch.zeros_like(keep, dtype=query.dtype).masked_fill(~keep, torch.finfo(query.dtype).min)
+    p = dropout.p if dropout.training else 0.0
+    if keep.shape[-2] > 1 and torch.is_grad_enabled():
+        return attention(query, key, value, mask, p), None
+    with without_cudnn():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p), None
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:

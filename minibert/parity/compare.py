@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoints.load import full_name, name_in_file
+from minibert.checkpoints.load import full_name, name_in_file, names_in_file
 from minibert.hooks import (
     NOT_IN_SDPA,
     Inputs,
@@ -262,18 +262,11 @@ def compare_parameters(
     scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
     rows = compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale)
     # Upstream's BERT keeps a bias that nothing reads if the decoder is not tied: it gets no gradient.
-    extra = sum(p.grad is not None for p in theirs.parameters()) - count_in_file(ours)
+    # Of ours those that are one matrix in a file count once.
+    extra = sum(p.grad is not None for p in theirs.parameters()) - len(names_in_file(ours))
     if extra:
         rows.append(broken(rung, Place("parameters"), (), f"upstream has {extra:+d} parameters of its own"))
     return rows
-
-
-def count_in_file(model: nn.Module) -> int:
-    """Return the number of parameters as files have them: those that are one matrix there count once."""
-    head = getattr(model, "name", "")
-    config = config_of(model)
-    names = (name for name, _ in model.named_parameters())
-    return len({name_in_file(config.family, name, head, config.architecture.layers_in_group) for name in names})
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor]) -> list[Comparison]:

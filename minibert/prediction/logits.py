@@ -1,8 +1,8 @@
 """Many examples through a model without padding and gradients: its logits, or the states of a frozen encoder.
 
 An encoder that is not trained has no dropout (loop.set_train_mode), so that its states of an example are constant: they
-are computed once, and each step costs only the task head. The states that the task head reads are kept: for a
-text, the first token's and the pooler's output; for a sentence with tags, those of all its tokens.
+are computed once, and each step costs only the task head. What the task head reads is kept: of a text one vector, of a
+sentence with tags the states of all its tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minibert.fields import EncoderOutput
-from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
+from minibert.heads import Head, HeadInput, MaskedLM, QuestionAnswering, Reads, TokenClassification
 from minibert.inputs import IGNORED, unchecked
 from minibert.kernels.packing import batches
 from minibert.prediction.collate import ExampleBatch, collate
-from minibert.prediction.packed import PackedBatch, encode, first_tokens, mean_of_texts, packed_output, pooled
+from minibert.prediction.packed import PackedBatch, encode, first_tokens, mean_of_texts, packed_output, text_of_first
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.utils.device import autocast, batch_tokens_on, move
 from minibert.utils.inference import inference
@@ -80,38 +79,33 @@ def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
     return torch.split(out.logits[0], lengths) if lengths else out.logits.unbind()  # (tokens,K), (K)
 
 
-def states_of(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, list[int]]:
-    """Return what the head reads: (B,1,D) and (B,D) of first tokens or means; (1,T,D) of all, and rows' lengths."""
-    first = "first" in model.reads
+def states_of(model: Head, batch: ExampleBatch) -> tuple[HeadInput, list[int]]:
+    """Return what the head reads: text (B,D), and no lengths; or tokens (1,T,D) of all rows, and the rows' lengths."""
+    first = Reads.FIRST in model.reads
     packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
     states = encode(model.encoder, move(packed, model.device))
     if first:
-        return EncoderOutput(states[:, None], pooled(model, states[:, None])), []
-    if "mean" in model.reads:
-        mean = mean_of_texts(states, batch)  # (T,D) -> (B,D)
-        return EncoderOutput(mean[:, None], mean), []
-    return EncoderOutput(states[None]), batch.attention_mask.sum(dim=1).tolist()
+        return HeadInput(states[:, None], text_of_first(model, states)), []
+    if Reads.MEAN in model.reads:
+        return HeadInput(states[None], mean_of_texts(states, batch)), []
+    return HeadInput(states[None]), batch.attention_mask.sum(dim=1).tolist()
 
 
 @dataclass(frozen=True)
 class States:
-    """The encoder's states of each example, as far as the task head reads them."""
+    """What the task head reads of each example, by its number: a text (D), or tokens (S,D)."""
 
-    hidden: dict[int, Tensor]  # by the number of the example: (1, D) of a first token, or (tokens, D)
-    pooled: dict[int, Tensor]  # (D); empty: no pooler, or one that is not read
+    read: dict[int, Tensor]
 
     @classmethod
     def of(cls, model: Head, encoded: Encoded, precision: str = "float32") -> States:
         """Read each example once, in eval mode."""
-        found = cls({}, {})
+        found = cls({})
         with inference(model), unchecked(), autocast(model.device, precision):
             for batch in batches_by_length(model, encoded.examples, "frozen encoder"):
                 states, lengths = states_of(model, batch)
-                hidden = states.last_hidden_state.float()
-                rows = torch.split(hidden[0], lengths) if lengths else hidden.unbind()  # (tokens,D) or (1,D) each
-                found.hidden.update(zip(batch.rows, (row.clone() for row in rows), strict=True))
-                if states.pooler_output is not None:
-                    found.pooled.update(zip(batch.rows, states.pooler_output.float().unbind(), strict=True))
+                rows = torch.split(states.tokens[0], lengths) if states.text is None else states.text.unbind()
+                found.read.update(zip(batch.rows, (row.float().clone() for row in rows), strict=True))
         return found
 
     def output(self, model: Head, batch: ExampleBatch) -> Any:
@@ -124,14 +118,13 @@ class States:
     def logits(self, model: Head) -> list[Logits]:
         """Return the logits of each example, in order; see `predict_logits`."""
         with inference(model):
-            found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.hidden)))
+            found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.read)))
             return as_arrays([logits.float() for logits in found])
 
-    def encoded(self, numbers: Sequence[int]) -> EncoderOutput:
-        """Return the states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""
-        pooled = [self.pooled[number] for number in numbers if number in self.pooled]
-        hidden = pad_sequence([self.hidden[number] for number in numbers], batch_first=True)
-        return EncoderOutput(hidden, torch.stack(pooled) if pooled else None)
+    def encoded(self, numbers: Sequence[int]) -> HeadInput:
+        """Return what the head reads of these examples: texts (B,D), or tokens (B,S,D) with zeros for padding."""
+        read = pad_sequence([self.read[number] for number in numbers], batch_first=True)
+        return HeadInput(read[:, None], read) if read.dim() == 2 else HeadInput(read)
 
 
 def can_be_kept(model: Head, encoded: Encoded) -> bool:
@@ -139,6 +132,6 @@ def can_be_kept(model: Head, encoded: Encoded) -> bool:
 
     The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
     """
-    first = model.reads in (("first",), ("mean",))
-    rows = 2 * len(encoded.examples) if first else sum(len(one.ids) for one in encoded.examples)
-    return (first or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES
+    of_texts = model.reads in (Reads.FIRST, Reads.MEAN)
+    rows = len(encoded.examples) if of_texts else sum(len(one.ids) for one in encoded.examples)
+    return (of_texts or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES

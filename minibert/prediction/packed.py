@@ -26,8 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minibert.fields import EncoderOutput
-from minibert.heads import Head
+from minibert.heads import Head, HeadInput, Reads
 from minibert.inputs import IGNORED
 from minibert.kernels.attention import blocks
 from minibert.kernels.training import attention, fused_attention
@@ -195,36 +194,31 @@ def packed_output(model: Head, batch: ExampleBatch) -> Any:
     return model.read(encoded, **labels)
 
 
-def packed_states(model: Head, batch: ExampleBatch) -> tuple[EncoderOutput, dict[str, Any]]:
+def packed_states(model: Head, batch: ExampleBatch) -> tuple[HeadInput, dict[str, Any]]:
     """Return what the task head reads of a batch of the CPU, and its labels; in the order of the batch."""
     labels = dict[str, Any](batch.labels)
-    first = first_tokens(batch)
-    encoder = model.encoder
-    read = batch.attention_mask.bool()
-    wanted = None  # all tokens
-    places = []
-    if "labelled" in model.reads:
+    reads, encoder = model.reads, model.encoder
+    first, real = first_tokens(batch), batch.attention_mask.bool()  # (B,S)
+    read = first if reads == Reads.FIRST else torch.ones_like(real) if Reads.ALL in reads else real
+    if Reads.LABELLED in reads:
         read = labels["labels"] != IGNORED
-        wanted = read | first if "first" in model.reads else read
-        places = [x[wanted].nonzero().squeeze(1) for x in (read, first)]  # among the tokens that are wanted
-    elif "first" in model.reads:
-        wanted = first
-    if "labelled" in model.reads or "real" in model.reads:
+    of_text = real if Reads.MEAN in reads else first if Reads.FIRST in reads else read
+    wanted = read if of_text is read else read | of_text
+    places = [] if of_text is read else [x[wanted].nonzero().squeeze(1) for x in (read, of_text)]
+    if reads & (Reads.LABELLED | Reads.REAL):
         labels["labels"] = labels["labels"][read][None]  # (1,N)
-    packed = PackedBatch.of(encoder.embeddings, batch, wanted, keep_padding="all" in model.reads)
+    every = wanted is real or Reads.ALL in reads
+    packed = PackedBatch.of(encoder.embeddings, batch, None if every else wanted, keep_padding=Reads.ALL in reads)
     packed, labels, places = move((packed, labels, places), model.device)
     labels |= {"choices": batch.choices} if batch.choices else {}
-    states = encode(encoder, packed)
-    if "all" in model.reads:
-        return EncoderOutput(states.view(*first.shape, -1)), labels  # (B,S,D)
-    if "mean" in model.reads:
-        return EncoderOutput(states[None], mean_of_texts(states, batch)), labels
-    if "first" not in model.reads:
-        return EncoderOutput(states[None]), labels  # (1,N,D)
-    if not places:
-        return EncoderOutput(states[:, None], pooled(model, states[:, None])), labels  # (B,1,D)
-    states, firsts = (states.index_select(0, place) for place in places)
-    return EncoderOutput(states[None], pooled(model, firsts[:, None])), labels
+    tokens = texts = encode(encoder, packed)
+    if places:
+        tokens, texts = (tokens.index_select(0, place) for place in places)
+    D = tokens.shape[-1]
+    tokens = tokens.view((*first.shape, D) if Reads.ALL in reads else (-1, 1, D) if read is first else (1, -1, D))
+    if Reads.MEAN in reads:
+        return HeadInput(tokens, mean_of_texts(texts, batch)), labels
+    return HeadInput(tokens, text_of_first(model, texts) if Reads.FIRST in reads else None), labels
 
 
 def mean_of_texts(states: Tensor, batch: ExampleBatch) -> Tensor:
@@ -240,10 +234,10 @@ def first_tokens(batch: ExampleBatch) -> Tensor:
     return torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids) == 0
 
 
-def pooled(model: Head, first: Tensor) -> Tensor | None:
-    """Return the pooler's output for first tokens (B,1,D), if the model has a pooler."""
+def text_of_first(model: Head, first: Tensor) -> Tensor:
+    """Return HeadInput.text, (B,D), of first tokens (B,D)."""
     pooler = model.encoder.pooler
-    return None if pooler is None else pooler(first)
+    return first if pooler is None else cast(Tensor, pooler(first[:, None]))
 
 
 # ---------------------------------------------------------------------------------------------------------------

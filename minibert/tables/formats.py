@@ -69,9 +69,7 @@ class FileSettings(TextSettings):
     empty text, and "drop" leaves out rows without a text or a label; a warning counts them.
     """
 
-    format: str | None = setting(
-        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
-    )
+    format: str | None = setting(None, "{choices} (default: by the file name)", choices=FORMATS, metavar="TYPE")
     delimiter: str | None = setting(
         None,
         "between the columns of a .csv or .tsv: a character, or tab (default: found in the first rows)",
@@ -118,8 +116,8 @@ class FileSettings(TextSettings):
         found = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
         if found not in FORMATS:
             raise ValueError(
-                f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with --format (format=) if its "
-                "name does not end in one; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
+                f"{name} ends in .{found}, which is not a known format; name the format with --format (format=): "
+                f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and found not in DELIMITERS:
             raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")

@@ -22,6 +22,7 @@ it.
 
 import io
 import os
+import re
 import unicodedata
 import warnings
 from collections import Counter
@@ -60,12 +61,14 @@ from minibert.tables.rows import (
     texts_in,
     without_quotes,
 )
-from minibert.tables.texts import TEXT_COLUMNS, TextOrPair, as_text, is_missing
+from minibert.tables.texts import FIRST, SCORE, SECOND, TEXT_COLUMNS, TextOrPair, as_text, is_missing
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, counted
 
 DEFAULT = FileSettings()
 STANDARD_INPUT = "standard input"
+# Of a .csv: names without spaces, one of them usual. No text consists of such words between commas.
+HEADER = re.compile(rf'(?=.*[,;|])("?[\w-]*"?[,;|])*"?({"|".join([*FIRST, *SECOND, *SCORE])})"?([,;|]"?[\w-]+"?)*')
 
 
 @dataclass(frozen=True)
@@ -229,13 +232,15 @@ class Table:
     def _text(self, line: str) -> str:
         """Return the first line of standard input. Raises ValueError if it is a row of a table."""
         _, *others = line.rstrip().split("\t")
-        kind = "tsv" if others and (self.cells is None or set(others).intersection(self.cells)) else ""
+        kind = "csv" if HEADER.fullmatch(line.strip().lower()) else ""
+        kind = "tsv" if others and (self.cells is None or set(others).intersection(self.cells)) else kind
         with suppress(ValueError):
             kind = "jsonl" if isinstance(parse_json(line), dict) else kind
         if kind:
             raise ValueError(
-                f"{self.name} begins with {brief(line.rstrip())}, a row of columns; --format {kind} reads them, and "
-                "--format txt reads each line as a text (predict, score: with --file -)"
+                f"{self.name} begins with {brief(line.rstrip())}, a row of columns; a file named .{kind} is read as "
+                f"such; so is standard input with format={kind!r}, and format='txt' reads each line as a text "
+                "(predict, score: with --file -)"
             )
         return line
 

@@ -102,7 +102,7 @@ def rows_of(data: Any, name: str) -> list[Any]:
     if len(set(map(len, columns))) > 1:
         lengths = ", ".join(f"{one} {len(column)}" for one, column in zip(names, columns, strict=True))
         raise ValueError(f"the columns of {name} have different numbers of rows: {lengths}")
-    columns = [[cell.tolist() if isinstance(cell, np.ndarray) else cell for cell in column] for column in columns]
+    columns = [[cell.tolist() if hasattr(cell, "tolist") else cell for cell in column] for column in columns]
     rows = [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
     return with_classes(rows, getattr(getattr(data, "features", data), "arrow_schema", getattr(data, "schema", None)))
 

@@ -30,6 +30,7 @@ SECOND = (
     *["question2", "sentence2", "sentence_b", "text2", "text_b", "text"],
 )
 SCORE = tuple(["score", "similarity", "similarity_score", "relatedness_score", "label"])
+VECTORS_HINT = "minibert makes vectors of texts; to compare vectors, use a @ b.T"
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
@@ -53,10 +54,10 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
             f"{order}"
         )
     if NUMBERS.match(str(getattr(texts, "dtype", ""))):
-        raise TypeError(f"texts is a {kind} of numbers; this reads texts, and makes the vectors itself")
+        raise TypeError(f"texts is of type {kind} with numbers in it; {VECTORS_HINT}")
     dimensions = getattr(texts, "ndim", 1) if pairs is None else 2
     if dimensions != 1:
-        raise TypeError(f"texts is a {kind} with {dimensions} dimensions; one column is expected; {PAIRS_HINT}")
+        raise TypeError(f"texts is of type {kind} with {dimensions} dimensions; one column is expected; {PAIRS_HINT}")
     return [as_text(text, row, missing) for row, text in enumerate(as_column(texts))]
 
 
@@ -76,10 +77,20 @@ def as_column(values: Any) -> Any:
 
 
 def column_names(table: Any) -> list[Any] | None:
-    """Return the names of the columns of a dict, a frame, an Arrow table or a Dataset; None for anything else."""
+    """Return the names of the columns of a dict, a frame, records, an Arrow table or a Dataset; else None.
+
+    Raises TypeError for a table that is not computed yet, and for several tables.
+    """
+    if hasattr(table, "collect"):  # of polars, Spark
+        raise TypeError(f"a {type(table).__name__} has no rows yet; pass the result of its collect()")
     if isinstance(table, Mapping):
+        if any(column_names(one) is not None for one in table.values()):
+            raise TypeError(
+                f"this is a {type(table).__name__} of several tables; pass one: data[{next(iter(table))!r}]"
+            )
         return list(table)
-    names = getattr(table, "column_names", getattr(table, "columns", None))  # an Arrow table has columns too
+    names = getattr(getattr(table, "dtype", None), "names", None)  # of records
+    names = getattr(table, "column_names", getattr(table, "columns", names))  # an Arrow table has columns too
     return None if names is None else list(names)
 
 
@@ -89,7 +100,7 @@ def as_text(text: object, row: int | str, missing: str) -> str:
         name = MISSING.get(str(text))
         if name is not None and missing == "empty":
             return ""
-        hint = f"; {PAIRS_HINT}" if isinstance(text, (list, tuple)) else ""
+        hint = f"; {PAIRS_HINT}; {VECTORS_HINT}" if isinstance(text, (list, tuple, np.ndarray)) else ""
         raise TypeError(
             f"row {row} is of type {type(text).__name__}, not a text{hint}"
             if name is None
@@ -188,13 +199,14 @@ def columns_of(table: Any) -> tuple[Any, Any]:
     anything that is a single column. Raises TypeError for three columns, and for two whose names are not those of
     pairs: the second may be a language, or a label.
     """
-    names = None if isinstance(table, Mapping) else column_names(table)
-    if names is None and (getattr(table, "ndim", 1) != 2 or NUMBERS.match(str(table.dtype))):
+    names = column_names(table)
+    is_column = names is None and (getattr(table, "ndim", 1) != 2 or NUMBERS.match(str(table.dtype)))
+    if is_column or isinstance(table, Mapping):
         return table, None
-    kind = f"texts is a {type(table).__name__}"
+    kind = f"texts is of type {type(table).__name__}"
     count = table.shape[1] if names is None else len(names)
     if count not in (1, 2):
-        raise TypeError(f"{kind} of {count} columns; pass one of texts or two of pairs")
+        raise TypeError(f"{kind} with {count} columns; pass one of texts or two of pairs")
     if names is None:
         return table[:, 0], table[:, 1] if count == 2 else None
     if count == 2 and str(names[1]).lower() not in SECOND:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from minibert.fields import EncoderOutput
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
@@ -47,7 +46,7 @@ class Scorer:
     """A checkpoint with a trained masked-LM head, called with texts: `Scorer(name)(texts)`.
 
     model: a Hub name or a folder; or a loaded MaskedLM, which stays on its device, with its tokenizer. masked: False
-    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score (experiments/grammar.py). precision,
+    masks nothing, and [CLS] and [SEP] count too: as BabyBERTa's authors score. precision,
     batch_tokens, long: as in a Recipe, without "int8" and "windows". Raises ValueError for these and for a head that
     was never trained, TypeError for another model, and what load raises.
     """
@@ -127,7 +126,7 @@ class Scorer:
         size = max(1, LOGITS // self.model.config.vocab_size // TEXT_BUCKET) * TEXT_BUCKET
         found: list[float] = []
         for part, right in zip(torch.split(x, size), torch.split(labels, size), strict=True):
-            logits = self.quick.predict_tokens(EncoderOutput(part)).float()  # (n,D) -> (n,V)
+            logits = self.quick.predict_tokens(part).float()  # (n,D) -> (n,V)
             found += (-F.cross_entropy(logits, right, reduction="none")).tolist()
         return found[: len(places)]
 

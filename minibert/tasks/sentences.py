@@ -108,16 +108,16 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
     words, tags = list[list[str]](), list[list[str]]()
     numbers = False
     for place, record in file.records():
-        names = list(record) if isinstance(record, dict) else []
-        columns = how.columns or [next((one for one in usual if one in names), "") for usual in (WORDS, TAGS)]
-        if not isinstance(record, dict) or not set(columns) <= set(names):
+        cells = record if isinstance(record, dict) else {}
+        columns = how.columns or [
+            next((name for name in usual if name in cells), "") for usual in ((*WORDS, "1"), (*TAGS, "2"))
+        ]  # the cells of a tuple are called 1 and 2
+        row, given = map(cells.get, columns)
+        if not isinstance(row, list) or not isinstance(given, list):
             raise ValueError(
                 f"{place} is {brief(record)}; it needs a list of words and a list of tags, such as "
                 '{"words": ["Ann"], "tags": ["B-person"]}; --columns (columns=) chooses other names'
             )
-        row, given = (record[one] for one in columns)
-        if not isinstance(row, list) or not isinstance(given, list):
-            raise ValueError(f"{place} needs a list of words and a list of tags")
         if len(row) != len(given):
             counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
             raise ValueError(f"{place} has {counts}; each word needs one tag")
@@ -147,7 +147,7 @@ class Line(NamedTuple):
     cells: list[str]
 
 
-class Layout(NamedTuple):
+class FileColumns(NamedTuple):
     """The columns of a file, from 0."""
 
     word: int
@@ -167,25 +167,27 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     if not rows:
         return Sentences([], [])
     width = max(len(rows[0].cells), 2)
-    layout = layout_of(rows[0].cells, [row.cells for row in rows[1:] if len(row.cells) == width], how, file.name)
-    check_lines(rows[layout.header :], width, layout, file.name)
+    columns = columns_of(rows[0].cells, [row.cells for row in rows[1:] if len(row.cells) == width], how, file.name)
+    check_lines(rows[columns.header :], width, columns, file.name)
     sentences: list[list[tuple[str, str]]] = [[]]
     current = ""
-    for line in lines[lines.index(rows[0]) + layout.header :]:
-        number = line.cells[layout.sentence] if line.cells and layout.sentence is not None else ""
+    for line in lines[lines.index(rows[0]) + columns.header :]:
+        number = line.cells[columns.sentence] if line.cells and columns.sentence is not None else ""
         if not line.cells or number not in ("", current):
             sentences.append([])
             current = number or current
         if line.cells:
-            sentences[-1].append((line.cells[layout.word], line.cells[layout.tag]))
+            sentences[-1].append((line.cells[columns.word], line.cells[columns.tag]))
     sentences = [sentence for sentence in sentences if sentence]
-    unnamed = how.columns is None and not layout.header
+    unnamed = how.columns is None and not columns.header
     check_sentences(sentences, file.name, tagged and unnamed)
     notes = []
     if left_out := len(every) - len(lines):
         notes.append(f"{counted(left_out, 'line')} left out: comments, which begin with #, and 1-2 or 1.1 of CoNLL-U")
-    if how.columns is None and (layout.word, layout.tag) != (0, width - 1):
-        notes.append(f"column {layout.word + 1} is read as the word, and column {layout.tag + 1} of {width} as its tag")
+    if how.columns is None and (columns.word, columns.tag) != (0, width - 1):
+        notes.append(
+            f"column {columns.word + 1} is read as the word, and column {columns.tag + 1} of {width} as its tag"
+        )
     words, tags = ([[row[part] for row in sentence] for sentence in sentences] for part in (0, 1))
     return Sentences(words, tags, notes=tuple(notes))
 
@@ -215,7 +217,7 @@ def is_comment(line: Line) -> bool:
     return line.text.startswith("#") or (len(line.cells) == CONLL_U and NO_WORD.fullmatch(line.cells[0]) is not None)
 
 
-def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
+def columns_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> FileColumns:
     """Return the columns, as chosen or named in a header. Raises ValueError for a column that is not there."""
     names = [cell.lower() for cell in first]
     word, tag, sentence = (
@@ -228,7 +230,7 @@ def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSet
     elif not header:
         word = 0
         tag = len(first) - 1
-    return Layout(word, tag, sentence if header and sentence >= 0 else None, header)
+    return FileColumns(word, tag, sentence if header and sentence >= 0 else None, header)
 
 
 def place_of(column: str | int, first: list[str], name: str) -> int:
@@ -244,10 +246,10 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
     return column - 1 if column > 0 else len(first) + column
 
 
-def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> None:
+def check_lines(rows: Sequence[Line], width: int, columns: FileColumns, name: str) -> None:
     """Raise ValueError for a line without a word and its tag."""
     for row in rows:
-        fits = len(row.cells) == width and row.cells[layout.word] and row.cells[layout.tag][:1] not in ("", "[")
+        fits = len(row.cells) == width and row.cells[columns.word] and row.cells[columns.tag][:1] not in ("", "[")
         if not fits or JSON.fullmatch(row.text) or "\n" in "".join(row.cells):
             how = "commas; is a quote not closed?" if "\n" in row.text else "tabs or spaces"
             raise ValueError(

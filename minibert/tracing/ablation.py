@@ -135,7 +135,7 @@ def effect_on(journey: Journey, classifier: Classifier | Reader | None) -> Calla
 
 def fill(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, token: int | None) -> list[Filled]:
     """Return for each row the guesses at this place, and the probability of a token; None: of the likeliest one."""
-    logits = model.predict_tokens(EncoderOutput(out.last_hidden_state[:, place : place + 1]))[:, 0].cpu()  # (rows,V)
+    logits = model.predict_tokens(out.last_hidden_state[:, place : place + 1])[:, 0].cpu()  # (rows,V)
     probs = logits.float().softmax(dim=-1)
     own = int(probs[0].argmax()) if token is None else token
     guesses = best_tokens(logits, tokenizer, min(GUESSES, logits.shape[-1]))

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.fields import EncoderOutput
+from minibert.heads import Reads
 from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.logits import predict_logits
@@ -321,7 +322,7 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
     """Return the decision of a task head on these states, by the vector that its last layer reads."""
     head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
-        read = states[-1].mean(dim=0) if "mean" in head.reads else states[-1][0]  # (S,D) -> (D); the first is [CLS]
+        read = states[-1].mean(dim=0) if Reads.MEAN in head.reads else states[-1][0]  # (S,D) -> (D); the first is [CLS]
         vector = head.through_first_layer(read if pooled is None else pooled)
         weight, bias, values = (x.detach().double().numpy() for x in (*head.classifier.parameters(), vector))
     logits = weight @ values + bias
@@ -335,7 +336,7 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
         standardised=values,
         by_token=None,
         columns=[f"dimension {d}" for d in range(len(values))],
-        pooling="mean" if "mean" in head.reads else "cls" if pooled is None else "pooler",
+        pooling="mean" if Reads.MEAN in head.reads else "cls" if pooled is None else "pooler",
         layers=(len(states) - 1,),
         combine="",
         vector=torch.from_numpy(values),

@@ -28,7 +28,7 @@ PAIR_TOKENS = 24  # a page has the queries and keys of the first tokens
 DRAWN = {"attention": "attention output", "feed_forward": "contract"}
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """The layers and heads that the page offers."""
 
     layers: list[int]
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     message: str = ""  # what was left out and how to get it; "" if the page has everything
 
 
-def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
+def select(journey: Journey, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Selection:
     """Return the requested layers and heads, or as many as LIMIT allows: fewer heads first, to 4, then fewer layers.
 
     Raises ValueError for a layer or head that the model does not have.
@@ -57,7 +57,7 @@ def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequenc
     while layers is None and len(chosen_layers) > 1 and too_large():
         fewer = len(chosen_layers) - 1
         chosen_layers = [int(layer) for layer in np.linspace(0 if fewer > 1 else L - 1, L - 1, fewer).round()]
-    return Choice(chosen_layers, chosen_heads, left_out(journey, chosen_layers, chosen_heads))
+    return Selection(chosen_layers, chosen_heads, left_out(journey, chosen_layers, chosen_heads))
 
 
 def size(journey: Journey, layers: int, heads: int) -> float:
@@ -104,12 +104,12 @@ def rounded(values: Tensor) -> Any:
     return [float(f"{value:.5g}") for value in values.double().tolist()]
 
 
-def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
+def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
     """Return everything that the script of the page draws; each name is explained at the top of numbers.js."""
     config = journey.config
     S = len(journey.tokens)
     decision = journey.decision
-    kept = vectors(journey, choice)
+    kept = vectors(journey, selection)
     return {
         "S": S,
         "D": config.hidden_size,
@@ -126,41 +126,41 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "sides": journey.sides,
         "words": journey.words,
         "names": journey.word_names,
-        "layers": choice.layers,
-        "heads": choice.heads,
+        "layers": selection.layers,
+        "heads": selection.heads,
         "vector_tokens": min(S, VECTOR_TOKENS),
-        "attention": attention(journey, choice),
+        "attention": attention(journey, selection),
         "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
         "pair_tokens": min(S, PAIR_TOKENS),
-        "pairs": {str(layer): queries_and_keys(journey, layer, choice.heads) for layer in choice.layers},
-        "units": {str(layer): units(journey.units[layer]) for layer in choice.layers},
-        "norms": norms(journey, choice, kept),
-        "cosines": cosines(journey, choice),
+        "pairs": {str(layer): queries_and_keys(journey, layer, selection.heads) for layer in selection.layers},
+        "units": {str(layer): units(journey.units[layer]) for layer in selection.layers},
+        "norms": norms(journey, selection, kept),
+        "cosines": cosines(journey, selection),
         "decided": decision and [decision.labels[decision.decided], round(float(decision.probabilities.max()), 6)],
         "ablation": as_data(journey.ablation and journey.ablation._asdict()),
     }
 
 
-def attention(journey: Journey, choice: Choice) -> dict[str, Any]:
+def attention(journey: Journey, selection: Selection) -> dict[str, Any]:
     """Return for each layer its heads in order, their mean, the rollout up to it, and the shares of a pair."""
     found: dict[str, Any] = {}
     rolled = rollout(journey.attentions)
-    for layer in choice.layers:
+    for layer in selection.layers:
         probs = journey.attentions[layer]
         means = {"mean": probs.mean(dim=0), "rollout": rolled[layer]}
-        matrices = means | {str(head): probs[head] for head in choice.heads}
+        matrices = means | {str(head): probs[head] for head in selection.heads}
         found[str(layer)] = {name: packed_probs(matrix) for name, matrix in means.items()} | {
-            "heads": packed_probs(probs[choice.heads]),
+            "heads": packed_probs(probs[selection.heads]),
             "quadrants": {name: quadrants(matrix, journey.sides) for name, matrix in matrices.items()},
         }
     return found
 
 
-def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
+def vectors(journey: Journey, selection: Selection) -> dict[str, Tensor]:
     """Return the vectors that are drawn, (S,D) each, by name; hidden0: the embeddings, hidden1: after layer 0."""
-    states = sorted({0, len(journey.layers), *choice.layers, *(layer + 1 for layer in choice.layers)})
+    states = sorted({0, len(journey.layers), *selection.layers, *(layer + 1 for layer in selection.layers)})
     found = journey.embeddings | {f"hidden{state}": journey.hidden_states[state] for state in states}
-    for layer in choice.layers:
+    for layer in selection.layers:
         found |= {f"{name}{layer}": journey.layers[layer][stage] for name, stage in DRAWN.items()}
         found[f"middle{layer}"] = middle(journey, layer)
     if journey.pooled is not None:
@@ -215,19 +215,19 @@ def units(strongest: Units) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def norms(journey: Journey, choice: Choice, kept: dict[str, Tensor]) -> dict[str, list[float]]:
+def norms(journey: Journey, selection: Selection, kept: dict[str, Tensor]) -> dict[str, list[float]]:
     """Return the Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn."""
     sums = {}
-    for layer in choice.layers:
+    for layer in selection.layers:
         sums[f"attention_sum{layer}"] = journey.hidden_states[layer] + journey.layers[layer]["attention output"]
         sums[f"feed_forward_sum{layer}"] = feed_forward_sum(journey, layer)
     return {name: rounded(vector.double().norm(dim=-1)) for name, vector in (kept | sums).items()}
 
 
-def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
+def cosines(journey: Journey, selection: Selection) -> dict[str, list[float]]:
     """Return how much each half of a layer turns each vector: the cosine of before and after, (S)."""
     found = {}
-    for layer in choice.layers:
+    for layer in selection.layers:
         before = journey.hidden_states[layer].double()
         between = middle(journey, layer).double()
         norm_first = journey.config.architecture.norm_first  # the last state of such a model has passed its final norm

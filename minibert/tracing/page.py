@@ -24,7 +24,7 @@ from minibert.families.base import Architecture
 from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey
-from minibert.tracing.numbers import PAIR_TOKENS, choose, page_data, reach
+from minibert.tracing.numbers import PAIR_TOKENS, page_data, reach, select
 from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
@@ -72,7 +72,7 @@ def page(
     annotated: the address, relative to the page, of the folder that `make annotated` writes; "" for no links to it.
     Raises ValueError for a layer or head that the model does not have.
     """
-    choice = choose(journey, layers, heads)
+    selection = select(journey, layers, heads)
     steps = steps_of(journey)
     architecture = journey.config.architecture
     environment = templates(FOLDER)
@@ -86,8 +86,8 @@ def page(
     decider = task_heads.SequenceClassification if is_head else Classifier
     return environment.get_template("page.html").render(
         trace=journey,
-        layers=choice.layers,
-        notes=[note for note in [*journey.notes, choice.message] if note],
+        layers=selection.layers,
+        notes=[note for note in [*journey.notes, selection.message] if note],
         sizes=sizes(journey),
         tokens=tokens(journey),
         is_pair=1 in journey.sides,
@@ -99,7 +99,7 @@ def page(
         sums=sums(journey.decision) if journey.decision else [],
         traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
         decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
-        data=page_data(journey, choice),
+        data=page_data(journey, selection),
         style=asset(FOLDER / "page.css"),
         script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
     )

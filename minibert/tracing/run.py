@@ -24,7 +24,7 @@ from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
-from minibert.tracing.numbers import choose
+from minibert.tracing.numbers import select
 from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.inference import inference
@@ -199,18 +199,18 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
     )
-    choice = choose(traced, args.layers, args.heads)
+    selection = select(traced, args.layers, args.heads)
     attention = traced.attention(args.layer, args.head, merge=args.words)
     figures = {"model": name, **describe(traced)}
     if args.out:
         annotated: Path = args.annotated or Path("build/annotated")  # where `make annotated` writes
         there = (annotated / "model.html").is_file()
         link = Path(os.path.relpath(annotated, args.out.parent)).as_posix() if there else ""
-        traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=link)
+        traced.save(args.out, layers=selection.layers, heads=selection.heads, annotated=link)
         figures |= {"out": str(args.out), "bytes": args.out.stat().st_size}
-        figures |= {"page_layers": choice.layers, "page_heads": choice.heads}
-        if choice.message:
-            print(block("left out", choice.message))
+        figures |= {"page_layers": selection.layers, "page_heads": selection.heads}
+        if selection.message:
+            print(block("left out", selection.message))
         print(block("page", f"{args.out}: {figures['bytes'] / 1e6:.2f} MB"))
     pictures = [path for path in (args.png, args.svg) if path]
     for path in pictures:

@@ -2,7 +2,6 @@
 
     FOLDER/run_config.json             settings, hashes of data and starting weights
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
-    FOLDER/history.jsonl               losses and scores, one line per save; it only grows, and has a copy
     FOLDER/best.safetensors            the weights of the epoch with the best score
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
@@ -33,20 +32,11 @@ from minibert.storage.tensor_files import write_tensors
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.utils.files import (
-    atomic_write,
-    final_name,
-    lock_file,
-    naming,
-    read_json,
-    regular,
-    sync,
-    write_text_atomically,
-)
+from minibert.utils.files import final_name, lock_file, read_json, regular, write_text_atomically
 from minibert.utils.outputs import OTHER
 
 RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
-HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
+HISTORY = "history.jsonl"  # the losses and scores of a run that an earlier version began
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
@@ -77,7 +67,6 @@ class Checkpointer:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint")
         self.saved = time.monotonic()
         self.writing: Future[Any] = self.writer.submit(int)  # nothing
-        self.history = History(folder)
 
     def __enter__(self) -> Self:
         self.context.on_main(self.open)
@@ -130,10 +119,13 @@ class Checkpointer:
             return
         before.pop("minibert", None)
         if names := distributed.differing(before, now):
-            changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
+            changes = "; ".join(
+                distributed.HASHED.get(name) or f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+                for name in names
+            )
             raise ValueError(
-                f"{self.folder} holds a run with other settings: {changes}; resume it with the same settings, or start "
-                "again (restart=True)"
+                f"{self.folder} holds a run that differs in: {changes}; resume it with the same settings and data, or "
+                "start again (restart=True)"
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
@@ -157,9 +149,9 @@ class Checkpointer:
         for path in reversed(states(self.folder)):
             try:
                 tensors, metadata = read_checked(path)
-                progress = self.history.read(dict(json.loads(metadata["progress"])))
+                progress = read_progress(self.folder, tensors, json.loads(metadata["progress"]))
                 self.restore(tensors, model, optimizer)
-            except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
                 unreadable.append(path)
                 warnings.warn(f"{path} cannot be read ({error})", stacklevel=5)
                 continue
@@ -208,9 +200,11 @@ class Checkpointer:
             for kind, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind} {name}"] = value
 
+        curves = {"curve": progress.curve} | {f"term {name}": values for name, values in progress.terms.items()}
+        tensors |= {name: torch.tensor(values, dtype=torch.float64) for name, values in curves.items()}
+        kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best", "scores")}
         path = self.folder / f"state-{progress.step:08d}.safetensors"
-        stored = json.dumps(self.context.on_main(lambda: self.history.append(progress)))
-        self.write(path, tensors, device_of(model), stored)
+        self.write(path, tensors, device_of(model), json.dumps(kept))
         self.saved = time.monotonic()
 
     def write(self, path: Path, tensors: dict[str, Tensor], device: torch.device, progress: str = "") -> None:
@@ -263,56 +257,19 @@ class Checkpointer:
         return tensors
 
 
-class History:
-    """The losses and scores of a run, in a file to which each save appends what is new, as one line of JSON.
-
-    A state has the size of the file and its checksum, so what was written after that state is ignored. All states need
-    this file, so there is a copy in case it is damaged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = (folder / HISTORY, folder / HISTORY_COPY)
-        self.size = 0
-        self.crc = 0
-        self.counts: dict[str, int] = {}  # of the values that are in the file
-
-    def read(self, state: dict[str, Any]) -> Progress:
-        """Return the progress that a state has, completed from the file. Raises ValueError if the file is damaged."""
-        self.size, self.crc = state.pop("history")
-        found = dict[str, list[Any]]()
-        for line in self.content().splitlines():
-            for name, values in json.loads(line).items():
-                found.setdefault(name, []).extend(values)
-        self.counts = {name: len(values) for name, values in found.items()}
-        return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
-
-    def content(self) -> bytes:
-        """Return what the state refers to. Restores a damaged file from the other; ValueError if both are damaged."""
-        found = {path: path.read_bytes()[: self.size] if path.exists() else b"" for path in self.paths}
-        whole = next((content for content in found.values() if zlib.crc32(content) == self.crc), None)
-        if whole is None:
-            raise ValueError(f"{self.paths[0]} and its copy are damaged")
-        for path in (path for path, content in found.items() if content != whole):
-            warnings.warn(f"{path} is damaged; it is restored from its copy", stacklevel=5)
-            with atomic_write(path) as temporary:
-                temporary.write_bytes(whole)
-        return whole
-
-    def append(self, progress: Progress) -> dict[str, Any]:
-        """Append what is new, and return the rest of the progress, whose size does not grow with the steps."""
-        lists: dict[str, list[Any]] = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
-        new = {name: values[self.counts.get(name, 0) :] for name, values in lists.items()}
-        line = json.dumps(new).encode() + b"\n"
-        for path in self.paths:
-            with naming(path), path.open("ab") as file:
-                file.truncate(self.size)  # what was written after the state that was resumed
-                file.write(line)
-            sync(path)
-        self.counts = {name: len(values) for name, values in lists.items()}
-        self.size += len(line)
-        self.crc = zlib.crc32(line, self.crc)
-        kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best")}
-        return kept | {"history": (self.size, self.crc)}
+def read_progress(folder: Path, tensors: dict[str, Tensor], kept: dict[str, Any]) -> Progress:
+    """Return the progress of a state: its curves are tensors. Raises ValueError if HISTORY is needed and damaged."""
+    curves = {name.removeprefix("term "): tensors[name].tolist() for name in tensors if re.match("curve$|term ", name)}
+    if "history" in kept:
+        size, crc = kept.pop("history")
+        content = (folder / HISTORY).read_bytes()[:size]
+        if zlib.crc32(content) != crc:
+            raise ValueError(f"{folder / HISTORY} is damaged")
+        for line in map(json.loads, content.splitlines()):
+            for name, values in line.items():
+                curves.setdefault(name, []).extend(values)
+        kept["scores"] = curves.pop("scores")
+    return Progress(**kept, curve=curves.pop("curve"), terms=curves)
 
 
 def crc32(tensors: dict[str, Tensor], text: str) -> str:

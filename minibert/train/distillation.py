@@ -45,7 +45,6 @@ from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.fields import EncoderOutput
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
@@ -251,9 +250,9 @@ class Distillation(MaskedLanguageModel):
 
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both losses of tokens, summed, by last states (N,D), (N,D) and labels (N): distillation, masked LM."""
-        logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
+        logits = student.predict_tokens(ours)  # (N,D) -> (N,V)
         with torch.no_grad():
-            target = cast(TokenPrediction, self.teacher).predict_tokens(EncoderOutput(theirs))  # (N,D) -> (N,V)
+            target = cast(TokenPrediction, self.teacher).predict_tokens(theirs)  # (N,D) -> (N,V)
         hard = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         return soft_loss(logits, target, self.settings.temperature), hard
 

@@ -35,6 +35,14 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment v
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
 TO_PRINT = timedelta(seconds=10)  # for a rank that says why all of them end
 LONG = 1000  # characters of a value in a message, a path or labels
+# What a config has as a hash, in words.
+HASHED = {
+    "train_sha256": "the training data",
+    "dev_sha256": "the data for evaluation",
+    "weights_sha256": "the weights of the checkpoint",
+    "tokenizer": "the tokenizer",
+    "corpus": "the corpus",
+}
 Result = TypeVar("Result")
 
 
@@ -85,17 +93,21 @@ class DistributedContext:
             with self.module.no_sync():
                 yield
 
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of a step, all of which was inside no_sync; a parameter without one still has none."""
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of a step that was all inside no_sync; a parameter without one still has none."""
         for parameter in model.parameters():
             if self.size > 1 and parameter.grad is not None:
-                dist.all_reduce(parameter.grad.div_(self.size))  # the mean, as DistributedDataParallel has it
+                dist.all_reduce(parameter.grad.div_(self.size))
 
     def sum(self, values: Tensor) -> Tensor:
         """Return each of the values, (n), summed over all ranks."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over all ranks of each of the values, (n)."""
+        return self.sum(values) / self.size
 
     # Results that all ranks share
 
@@ -110,8 +122,11 @@ class DistributedContext:
         """Raise ValueError at each rank whose config is not the main process's; the other ranks exit silently."""
         configs = self.gather(config)
         if names := differing(configs[0], config):
-            own, main = ({name: cut(repr(one.get(name)), LONG) for name in names} for one in (config, configs[0]))
-            changes = ", ".join(f"{name} is {own[name]} and there {main[name]}" for name in names)
+            changes = ", ".join(
+                HASHED.get(name)
+                or f"{name} is {cut(repr(config.get(name)), LONG)} and there {cut(repr(configs[0].get(name)), LONG)}"
+                for name in names
+            )
             raise ValueError(
                 f"rank {self.rank} differs from rank 0: {changes}; start all with the same settings, data and out="
             )

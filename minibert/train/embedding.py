@@ -60,19 +60,19 @@ class VectorLoss(Loss):
     output_of: OutputFunction
     # For each batch of this rank the vectors of all other batches of the step.
     others: Sequence[Sequence[TextVectors]] = ((),)
-    parts: Sequence[ExampleBatch] = ()  # these batches
+    batches: Sequence[ExampleBatch] = ()  # of this rank
     states: Sequence[dict[str, Tensor]] = ()  # of the random numbers before each
 
-    def of_step(self, model: Any, parts: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Self:
+    def of_step(self, model: Any, batches: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Self:
         """Compute the vectors of all batches, unless there is only one."""
-        if len(parts) * context.size == 1:
+        if len(batches) * context.size == 1:
             return self
         states, own = [], []
-        for part in parts:
+        for batch in batches:
             states.append(random_states(model.device))
             with torch.no_grad(), autocast(model.device, precision):
-                own.append(self.vectors(model, part))
-        counted = [None if part.idle else one.to(torch.device("cpu")) for part, one in zip(parts, own, strict=True)]
+                own.append(self.vectors(model, batch))
+        counted = [None if batch.idle else one.to(torch.device("cpu")) for batch, one in zip(batches, own, strict=True)]
         of_ranks = context.gather(counted)
         others = [
             [
@@ -81,9 +81,9 @@ class VectorLoss(Loss):
                 for at, one in enumerate(of_rank)
                 if one is not None and (rank, at) != (context.rank, number)
             ]
-            for number in range(len(parts))
+            for number in range(len(batches))
         ]
-        return replace(self, others=others, parts=parts, states=states)
+        return replace(self, others=others, batches=batches, states=states)
 
     def terms(self, model: Any, batch: ExampleBatch) -> dict[str, Term]:
         """Return one term; every batch has the same share of the loss, which is that of the whole step."""
@@ -91,7 +91,7 @@ class VectorLoss(Loss):
 
     def means(self, model: Any, batch: ExampleBatch) -> dict[str, Tensor]:
         """Return the loss of the step; its gradient is that of this batch, times the number of batches."""
-        number = next((at for at, part in enumerate(self.parts) if part is batch), 0)
+        number = next((at for at, other in enumerate(self.batches) if other is batch), 0)
         if self.states:
             set_random_states(self.states[number], model.device)
         all_rows = [self.vectors(model, batch), *self.others[number]]

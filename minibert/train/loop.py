@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.heads import Head
+from minibert.heads import Head, Reads
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
@@ -47,69 +47,134 @@ class NotFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite, so that nothing can be learned from it."""
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# AdamW and its learning rate
+
+
+def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
+    """Return AdamW with weight decay only on matrices; every trained parameter is in one group, a tied one once."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},  # biases and LayerNorm
+    ]
+    adam: dict[str, Any] = {"betas": (0.9, settings.beta2), "eps": settings.epsilon, "fused": settings.fused}
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, **adam)
+
+
+def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
+    """Return the learning rate of a step, counted from 0: linear warmup from 0, then linear decay to 0."""
+    warmup = math.ceil(settings.warmup * steps)
+    if step < warmup:
+        return settings.learning_rate * (step / warmup)
+    return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - warmup))
+
+
+def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
+    """Warn if the only step is the first of the warmup, at a rate of 0; transformers' schedule has it too."""
+    if not learning_rate_at(steps - 1, steps, settings):
+        warnings.warn(
+            f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: nothing is learned; "
+            "give it more steps (epochs, steps, a smaller batch_size) or warmup 0",
+            stacklevel=3,
+        )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups of parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# One step
+
+
 @dataclass(frozen=True)
-class StepLosses:
-    """The losses of one step, () each."""
+class StepResult:
+    """What one step reports, () each; reading it waits for a GPU."""
 
-    whole: Tensor
-    terms: dict[str, Tensor]  # each before its scale, by name
-
-
-@dataclass
-class Progress:
-    """How far a run is: all that a resumed run needs beside weights, optimizer and random state."""
-
-    step: int = 0  # steps done
-    epoch: int = 0  # epochs done
-    batch: int = 0  # batches done in the current epoch
-    tokens: int = 0  # without padding
-    curve: list[float] = field(default_factory=list)  # the loss of each step
-    parts: dict[str, list[float]] = field(default_factory=dict)  # of each step, each term of the loss by name
-    scores: list[dict[str, Any]] = field(default_factory=list)  # of each evaluation
-    best: int = -1  # the epoch with the best of them
-    pending: list[tuple[Sequence[ExampleBatch], StepLosses]] = field(default_factory=list)  # losses not yet flushed
-
-    def add(self, parts: Sequence[ExampleBatch], losses: StepLosses, context: DistributedContext) -> None:
-        """Count one step on these batches of this rank; its losses are read later."""
-        self.step += 1
-        self.batch += len(parts)
-        self.tokens += int(context.sum(torch.tensor(sum(part.tokens for part in parts))))
-        self.pending.append((parts, losses))
-
-    def flush_losses(self) -> None:
-        """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
-        if not self.pending:
-            return
-        values = iter(
-            torch.stack([x for _, losses in self.pending for x in (losses.whole, *losses.terms.values())]).tolist()
-        )
-        for parts, losses in self.pending:
-            self.curve.append(finite(next(values), parts, len(self.curve) + 1))
-            for name in losses.terms:
-                self.parts.setdefault(name, []).append(next(values))
-        self.pending.clear()
+    loss: Tensor
+    gradient_norm: Tensor  # before the gradient is clipped
+    terms: dict[str, Tensor]  # of the loss, each before its scale, by name
 
 
-def finite(loss: float, parts: Sequence[ExampleBatch], step: int) -> float:
-    """Return the loss, or NotFiniteError with the step and the rows."""
-    if not math.isfinite(loss):
-        rows = [row for part in parts for row in part.rows]
+def one_step(
+    model: nn.Module,
+    batches: Sequence[ExampleBatch],
+    optimizer: torch.optim.Optimizer,
+    loss_of: Loss,
+    settings: TrainSettings,
+    step: int,
+    context: DistributedContext = SINGLE_PROCESS,
+) -> StepResult:
+    """Update the weights once, by the gradient of the loss over all these batches.
+
+    step: its number, for messages. Raises NotFiniteError before the weights change on the CPU, where reading a loss
+    costs nothing; of a GPU, Progress.flush_losses raises it.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    total = torch.zeros(())
+    for loss, terms in weighted_losses(model, batches, loss_of, settings.precision, context):
+        loss.backward()  # type: ignore[no-untyped-call]  # it adds to the gradient; torch leaves it untyped
+        total = total + torch.stack([loss, *terms.values()]).detach()
+    loss, *values = context.mean(total)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).to(loss)  # of no gradient it is on the CPU
+    if loss.is_cpu:
+        check_finite(float(loss), float(norm), batches, step)
+    optimizer.step()
+    return StepResult(loss, norm, dict(zip(terms, values, strict=True)))
+
+
+def weighted_losses(
+    model: nn.Module, batches: Sequence[ExampleBatch], loss_of: Loss, precision: str, context: DistributedContext
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Yield the loss of each batch, (), and its terms by name, so weighted that they add up to the loss of the step.
+
+    With a single batch and process all weights are 1. A term is a mean over texts or tokens, of which batches and ranks
+    have different numbers, so each mean counts by its share of them; DistributedDataParallel then takes the mean over
+    the ranks:
+
+        weight = ranks · texts or tokens of this batch / those of all batches on all ranks
+
+    The caller calls backward on each loss before the next one; after the last, all ranks have the gradient of the step.
+    """
+    device = next(model.parameters()).device
+    loss_of = loss_of.of_step(model, batches, precision, context)
+    terms = [loss_of.terms(model, batch) for batch in batches]
+    counts = torch.tensor([[term.count for term in own.values()] for own in terms], dtype=torch.float64)
+    sums = zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True)
+    # Where no rank has a label, that term is left out, and its own parameters, such as the decoder, have no gradient.
+    totals = {name: total for name, total in sums if total}
+    complete = len(totals) == len(terms[0])
+    for number, (batch, own) in enumerate(zip(batches, terms, strict=True), start=1):
+        with context.no_sync(unless=complete and number == len(batches)):
+            with autocast(device, precision):
+                means = context.forward(model, loss_of.means, batch)
+            loss, weighted = torch.zeros((), device=device, requires_grad=True), dict[str, Tensor]()
+            for name, total in totals.items():
+                # All ranks must compute the same terms: one of which only this rank has no label adds zero.
+                mean = means[name] if own[name].count else means[name].nan_to_num()  # the mean of nothing is NaN
+                weighted[name] = mean * (context.size * own[name].count / total)
+                loss = loss + weighted[name] * own[name].scale
+            yield loss, weighted
+    if not complete:
+        context.average_gradients(model)
+
+
+def check_finite(loss: float, gradient_norm: float, batches: Sequence[ExampleBatch], step: int) -> None:
+    """Raise NotFiniteError, with the step and its rows, unless both are finite."""
+    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+        rows = [row for batch in batches for row in batch.rows]
         raise NotFiniteError(
-            f"the loss of step {step} or its gradient is not finite ({loss}), of the rows "
-            f"{', '.join(map(str, rows[:40]))}; a lower learning rate or float32 may help; the last checkpoint is kept"
+            f"the loss of step {step} or its gradient is not finite (loss {loss:g}, gradient {gradient_norm:g}), of "
+            f"the rows {', '.join(map(str, rows[:40]))}; a lower learning rate or float32 may help; the last "
+            "checkpoint is kept"
         )
-    return loss
 
 
-def readable_output(model: Head, batch: ExampleBatch) -> Any:
-    """Return the output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
-    shape = (-1, batch.choices) if batch.choices else (-1,)
-    batch = move(batch, model.device)
-    ids, mask, segments = (
-        x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    )
-    return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)
+# ---------------------------------------------------------------------------------------------------------------
+# What is minimised
 
 
 @dataclass(frozen=True)
@@ -127,7 +192,7 @@ class Loss(ABC):
     and ranks add up to the gradient of one large batch.
     """
 
-    def of_step(self, model: Any, parts: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Loss:
+    def of_step(self, model: Any, batches: Sequence[ExampleBatch], precision: str, context: DistributedContext) -> Loss:
         """Return the loss for these batches of one step, of this rank; another one if it is not a sum over batches."""
         return self
 
@@ -145,6 +210,17 @@ class Loss(ABC):
         return torch.stack([mean * terms[name].scale for name, mean in self.means(model, batch).items()]).sum()
 
 
+def readable_output(model: Head, batch: ExampleBatch) -> Any:
+    """Return the output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
+    shape = (-1, batch.choices) if batch.choices else (-1,)
+    batch = move(batch, model.device)
+    ids, mask, segments = (
+        x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    )
+    return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)
+
+
 @dataclass(frozen=True)
 class HeadLoss(Loss):
     """The loss of the task head itself."""
@@ -153,7 +229,7 @@ class HeadLoss(Loss):
 
     def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
         """Return the labelled tokens, or the texts if the head labels texts."""
-        of_tokens = "labelled" in model.reads or "real" in model.reads
+        of_tokens = model.reads & (Reads.LABELLED | Reads.REAL)
         return {"loss": Term(batch.labelled_tokens if of_tokens else batch.texts)}
 
     def means(self, model: Head, batch: ExampleBatch) -> dict[str, Tensor]:
@@ -189,98 +265,44 @@ class WeightedLoss(Loss):
         return {"loss": (each * weights).sum() / weights.sum().clamp(min=TINY)}
 
 
-def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """Return AdamW with weight decay only on matrices; every trained parameter is in one group, a tied one once."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},  # biases and LayerNorm
-    ]
-    adam: dict[str, Any] = {"betas": (0.9, settings.beta2), "eps": settings.epsilon, "fused": settings.fused}
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, **adam)
+# ---------------------------------------------------------------------------------------------------------------
+# All steps
 
 
-def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
-    """Return the learning rate of a step, counted from 0: linear warmup from 0, then linear decay to 0."""
-    warmup = math.ceil(settings.warmup * steps)
-    if step < warmup:
-        return settings.learning_rate * (step / warmup)
-    return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - warmup))
+@dataclass
+class Progress:
+    """How far a run is: all that a resumed run needs beside weights, optimizer and random state."""
 
+    step: int = 0  # steps done
+    epoch: int = 0  # epochs done
+    batch: int = 0  # batches done in the current epoch
+    tokens: int = 0  # without padding
+    curve: list[float] = field(default_factory=list)  # the loss of each step
+    terms: dict[str, list[float]] = field(default_factory=dict)  # of each step, each term of the loss by name
+    scores: list[dict[str, Any]] = field(default_factory=list)  # of each evaluation
+    best: int = -1  # the epoch with the best of them
+    pending: list[tuple[Sequence[ExampleBatch], StepResult]] = field(default_factory=list)  # not yet flushed
 
-def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
-    """Warn if the only step is the first of the warmup, at a rate of 0; transformers' schedule has it too."""
-    if not learning_rate_at(steps - 1, steps, settings):
-        warnings.warn(
-            f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: nothing is learned; "
-            "give it more steps (epochs, steps, a smaller batch_size) or warmup 0",
-            stacklevel=3,
-        )
+    def add(self, batches: Sequence[ExampleBatch], result: StepResult, context: DistributedContext) -> None:
+        """Count one step on these batches of this rank; its losses are read later."""
+        self.step += 1
+        self.batch += len(batches)
+        self.tokens += int(context.sum(torch.tensor(sum(batch.tokens for batch in batches))))
+        self.pending.append((batches, result))
 
-
-def part_losses(
-    model: Head, part: ExampleBatch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
-) -> StepLosses:
-    """Return what one batch of a step adds to the losses of the step.
-
-    shares: by the name of each term, which share of the whole step's texts or tokens is in this batch; a term without
-    a share is left out.
-    """
-    terms = loss_of.terms(model, part)
-    device = next(model.parameters()).device
-    with autocast(device, settings.precision):
-        means = loss_of.means(model, part)
-    whole = torch.zeros((), device=device)
-    found = dict[str, Tensor]()
-    for name, share in shares.items():
-        mean = means[name] if share else means[name].nan_to_num()  # the mean of nothing is NaN
-        part_of_mean = mean * share  # times 1: the same bits
-        whole = whole + part_of_mean * terms[name].scale
-        found[name] = part_of_mean.detach()
-    return StepLosses(whole, found)
-
-
-def one_step(
-    model: nn.Module,
-    parts: Sequence[ExampleBatch],
-    optimizer: torch.optim.Optimizer,
-    loss_of: Loss,
-    settings: TrainSettings,
-    step: int,
-    context: DistributedContext = SINGLE_PROCESS,
-) -> StepLosses:
-    """Update the weights once by the gradients of these batches; return the losses.
-
-    Micro-batches and ranks are weighted by their numbers of texts or tokens, so the step equals one on the whole batch;
-    a term of which no batch has a label is left out. The loss is NaN where a gradient is not finite. `step` is for
-    messages. Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
-    """
-    device = next(model.parameters()).device
-    optimizer.zero_grad(set_to_none=True)
-    loss_of = loss_of.of_step(model, parts, settings.precision, context)
-    terms = [loss_of.terms(model, part) for part in parts]
-    counts = torch.tensor([[term.count for term in of_part.values()] for of_part in terms], dtype=torch.float64)
-    all_counts = dict(zip(terms[0], context.sum(counts.sum(dim=0)).tolist(), strict=True))
-    used = [name for name, count in all_counts.items() if count]
-    totals = torch.zeros(1 + len(used), device=device)
-    # Where no rank has a label, that term is left out, and its own parameters, such as the decoder, have no gradient.
-    all_used = len(used) == len(all_counts)
-    for number, (part, own) in enumerate(zip(parts, terms, strict=True), start=1):
-        # All ranks must compute the same losses: one of which only this rank has no label adds zero.
-        shares = {name: own[name].count / all_counts[name] for name in used}
-        with context.no_sync(unless=all_used and number == len(parts)):
-            losses = context.forward(model, part_losses, part, shares, loss_of, settings)
-            if losses.whole.requires_grad:
-                (losses.whole * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        totals = totals + torch.stack([losses.whole.detach(), *losses.terms.values()])
-    if not all_used:
-        context.sum_gradients(model)
-    whole, *of_terms = context.sum(totals)
-    whole = whole + 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-    if device.type == "cpu":
-        finite(float(whole), parts, step)
-    optimizer.step()
-    return StepLosses(whole, dict(zip(used, of_terms, strict=True)))
+    def flush_losses(self) -> None:
+        """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
+        if not self.pending:
+            return
+        results = [(result.loss, result.gradient_norm, *result.terms.values()) for _, result in self.pending]
+        values = iter(torch.stack([value for result in results for value in result]).tolist())
+        for batches, result in self.pending:
+            loss = next(values)
+            check_finite(loss, next(values), batches, len(self.curve) + 1)
+            self.curve.append(loss)
+            for name in result.terms:
+                self.terms.setdefault(name, []).append(next(values))
+        self.pending.clear()
 
 
 def train(
@@ -310,11 +332,11 @@ def train(
         while progress.epoch < settings.epochs:
             set_train_mode(computed)
             in_order = prepared(batches.epoch_batches(progress.epoch, progress.batch))
-            while parts := list(islice(in_order, settings.accumulate)):
+            while of_step := list(islice(in_order, settings.accumulate)):
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
                 with unchecked():  # the batches are valid
-                    losses = one_step(computed, parts, optimizer, loss_of, settings, progress.step + 1, context)
-                progress.add(parts, losses, context)
+                    result = one_step(computed, of_step, optimizer, loss_of, settings, progress.step + 1, context)
+                progress.add(of_step, result, context)
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
                     show_loss(bar, progress.curve[-1], progress.tokens - before)
@@ -328,12 +350,6 @@ def train(
     optimizer.zero_grad(set_to_none=True)
     if isinstance(model, Head):
         model.head_is_trained = True
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all groups of parameters."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 def show_loss(bar: Any, loss: float, tokens: int) -> None:

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.fields import EncoderOutput
-from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
+from minibert.heads import HEAD_CLASSES, Head, HeadInput, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import IGNORED, unchecked
 from minibert.losses import token_cross_entropy
 from minibert.prediction.collate import ExampleBatch
@@ -201,7 +200,7 @@ class ReplacedTokens(MaskedLanguageModel):
         packed, ids, original, places = move(parts, encoder.device)
         ids = ids.index_copy(0, places, sampled)  # in the order of the batch
         states = encode(encoder, replace(packed, ids=ids.index_copy(0, packed.order, ids)))  # (T,D)
-        return model.discriminator.read(EncoderOutput(states[None])).logits[0], (ids != original).long()
+        return model.discriminator.read(HeadInput(states[None])).logits[0], (ids != original).long()
 
 
 OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {

@@ -248,8 +248,8 @@ class Run(ABC):
             "epochs": progress.scores,
             "curve": thinned(progress.curve),
             **(
-                {"curves": {name: thinned(curve) for name, curve in progress.parts.items()}}
-                if len(progress.parts) > 1
+                {"curves": {name: thinned(curve) for name, curve in progress.terms.items()}}
+                if len(progress.terms) > 1
                 else {}
             ),
         }
@@ -279,7 +279,7 @@ def is_best(progress: Progress, main: str) -> bool:
 def print_evaluation(progress: Progress, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
     scores = progress.scores[-1] if progress.scores else {}
-    curves = progress.parts if len(progress.parts) > 1 else {"": progress.curve}
+    curves = progress.terms if len(progress.terms) > 1 else {"": progress.curve}
     shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
     parts = [f"{name} loss {statistics.mean(curve[-RECENT:]):.3f}".strip() for name, curve in curves.items()]
     parts += [f"held-out {name.replace('_', ' ')} {scores[name]:.4f}" for name in shown if scores.get(name) is not None]

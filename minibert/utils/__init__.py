@@ -9,5 +9,6 @@ In reading order:
     settings   a dataclass of settings with limits and help texts
     plotting   heat maps and pictures
     templates  HTML pages
+    inference  a model in use: eval mode, no gradients
     device     devices, dtypes, and what the hardware computes fast
 """

@@ -94,7 +94,12 @@ def inside(folder: Path, name: str, source: Path) -> Path:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a user gave, with the home folder in place of ~ as a shell has it; ValueError for ""."""
+    """Return a path that a user gave, with the home folder in place of ~ as a shell has it.
+
+    Raises TypeError for anything but a str or a Path, ValueError for "".
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a path is {brief(path)}; it must be a str or a Path")
     if not os.fspath(path):
         raise ValueError("a name is empty; is a variable of the shell not set?")
     return Path(os.path.expanduser(path))

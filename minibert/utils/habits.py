@@ -11,10 +11,10 @@ from minibert.utils.printing import did_you_mean
 
 # Attributes and methods, of a class or of `minibert` itself.
 ATTRIBUTES = {
-    "from_pretrained": "minibert.load(name) loads a model, minibert.load_tokenizer(name) a tokenizer",
-    "save_pretrained": "minibert.save(model, folder) writes a model and its tokenizer; tokenizer.save(folder) that",
-    "push_to_hub": "minibert.save(model, folder) writes a folder; `hf upload` puts it on the Hub",
-    "AutoModel": "minibert.load(name) loads an encoder",
+    "from_pretrained": "minibert.load(name) loads a model and minibert.load_tokenizer(name) a tokenizer",
+    "save_pretrained": "minibert.save(model, folder) writes a model and its tokenizer; a tokenizer has save(folder)",
+    "push_to_hub": "write a folder with minibert.save(model, folder) and upload it with `hf upload`",
+    "AutoModel": "minibert.load(name) loads an encoder, of BERT or a relative",
     "AutoConfig": "minibert.load(name).config, or minibert.Config.from_file(path)",
     "AutoTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
     "AutoModelForSequenceClassification": "minibert.load(name, head='sequence-classification')",
@@ -22,26 +22,28 @@ ATTRIBUTES = {
     "AutoModelForQuestionAnswering": "minibert.load(name, head='question-answering')",
     "AutoModelForMultipleChoice": "minibert.load(name, head='multiple-choice')",
     "AutoModelForMaskedLM": "minibert.load(name, head='masked-lm')",
-    "BertModel": "minibert.load(name) loads an encoder, of BERT or a relative",
-    "BertTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
-    "DistilBertModel": "minibert.load(name) loads an encoder, of BERT or a relative",
-    "DistilBertTokenizer": "minibert.load_tokenizer(name) loads a tokenizer",
-    "pipeline": "minibert.predict(folder, texts), of a folder or Hub name with a task head",
+    "AutoModelForNextSentencePrediction": "minibert.load(name, head='next-sentence')",
+    "AutoModelForPreTraining": "minibert.load(name, head='pretraining')",
+    "pipeline": "minibert.predict(name, texts), where name is a folder or a Hub name of a model with a task head",
     "Trainer": "minibert.train.finetune(task, data, labels, out=folder)",
+    "TrainingArguments": "pass the settings to minibert.train.finetune(task, data, epochs=3, learning_rate=5e-5)",
     "SentenceTransformer": "minibert.embed(texts, name)",
     "batch_encode_plus": "tokenizer(texts)",
     "encode_plus": "tokenizer(text)",
     "sequence_ids": "token_type_ids",
-    "char_to_token": "offsets has the characters of each token",
-    "encodings": "tokens, offsets and word_ids have a list per row",
+    "char_to_token": "offsets has the range of characters of each token",
+    "encodings": "tokens, offsets and word_ids have one list per row",
     "offset_mapping": "offsets",
     "overflowing_tokens": "tokenizer.encode_texts(texts, long='windows')",
     "get_sentence_embedding_dimension": "width",
-    "max_seq_length": "Recipe(max_length=...) sets it, tokenizer.max_length has it",
+    "max_seq_length": "set it with Recipe(max_length=...); tokenizer.max_length has its value",
     "tokenize": "tokenizer.tokenize(text)",
-    "encode_query": "encode(texts); write a prompt before each text",
-    "encode_document": "encode(texts); write a prompt before each text",
-    "similarity": "for vectors with normalize=True it is a @ b.T",
+    "encode_query": "encode(texts), with the prompt written before each text",
+    "encode_document": "encode(texts), with the prompt written before each text",
+    "similarity": "use a @ b.T, for vectors made with normalize=True",
+    "CrossEncoder": "minibert.predict(name, texts, others), of a model that minibert.train.finetune trained on pairs",
+    "models": "minibert.Recipe(pooling='mean', normalize=True) says how vectors are made",
+    "InputExample": "minibert.train.finetune('embed', rows), where a row is a tuple of texts",
     "util": "minibert.search(corpus, queries) and minibert.mine(texts)",
     "semantic_search": "minibert.search(corpus, queries)",
     "paraphrase_mining": "minibert.mine(texts)",
@@ -51,31 +53,40 @@ ATTRIBUTES = {
     "CachedMultipleNegativesRankingLoss": "minibert.train.finetune('embed', pairs, accumulate=8)",
     "CoSENTLoss": "minibert.train.finetune('embed', data, loss='cosent')",
     "CosineSimilarityLoss": "minibert.train.finetune('embed', data, loss='cosine')",
-    "EmbeddingSimilarityEvaluator": "minibert.measure_similarity(texts, pairs, scores, name)",
-    "InformationRetrievalEvaluator": "minibert.measure_retrieval(queries, texts, name)",
+    "TripletLoss": "minibert.train.finetune('embed', rows), where a row is anchor, positive, negative",
+    "evaluation": "minibert.measure_similarity(texts, pairs, scores, name), measure_retrieval(queries, texts, name)",
     "TfidfVectorizer": "minibert.TextFeatures(name)",
-    "LogisticRegression": "scikit-learn's, after minibert.TextFeatures(name)",
+    "LogisticRegression": "use scikit-learn's, after minibert.TextFeatures(name)",
     "SGDClassifier": "minibert.FineTunedClassifier(name)",
+}
+# Kinds of names, and the name above that answers them: BertForMaskedLM is answered as AutoModelForMaskedLM.
+KINDS = {
+    r"[A-Z]\w*?(Model|Tokenizer|Config)(Fast)?": r"Auto\1",
+    r"[A-Z]\w*?(?:Model)?(For[A-Z]\w+)": r"AutoModel\1",
+    r"\w+Loss": "losses",
+    r"\w+Evaluator": "evaluation",
+    r"\w+TrainingArguments": "TrainingArguments",
+    r"(\w*cos_sim|dot_score)": "similarity",
 }
 # Arguments, of functions and of settings.
 ARGUMENTS = {
-    "batch_size": "use batch_tokens=, the tokens in a batch",
+    "batch_size": "use batch_tokens=, the number of tokens in a batch",
     "normalize_embeddings": "use normalize=",
-    "convert_to_tensor": "vectors are a numpy array; torch.from_numpy makes a tensor of it",
-    "convert_to_numpy": "vectors are a numpy array; leave it out",
-    "show_progress_bar": "a bar is shown where the work takes long; leave it out",
+    "convert_to_tensor": "vectors are a numpy array; torch.from_numpy(vectors) makes it a tensor",
+    "convert_to_numpy": "vectors are always a numpy array; leave it out",
+    "show_progress_bar": "long work always shows a bar; leave it out",
     "max_seq_length": "use max_length=",
     "pooling_mode": "use pooling=",
     "prompt": "write it before each text",
     "prompt_name": "write the prompt before each text",
     "truncate_dim": "use dimensions=",
-    "output_value": "minibert.load(name)(**batch) has the states of all tokens",
+    "output_value": "minibert.load(name)(**batch) returns the states of all tokens",
     "model_name_or_path": "use model=",
     "torch_dtype": "use dtype=",
     "attn_implementation": "use attention=",
     "device_map": "use device=",
-    "output_attentions": "the call of the model takes it",
-    "output_hidden_states": "the call of the model takes it",
+    "output_attentions": "pass it when you call the model",
+    "output_hidden_states": "pass it when you call the model",
     "num_train_epochs": "use epochs=",
     "per_device_train_batch_size": "use batch_size=",
     "gradient_accumulation_steps": "use accumulate=",
@@ -85,7 +96,7 @@ ARGUMENTS = {
     "lr": "use learning_rate=",
     "text_pair": "use pairs=",
     "add_special_tokens": "tokenizer.encode(text, add_special_tokens=False) leaves them out",
-    "is_split_into_words": "join the words with spaces; a tagger's predict has pretokenized=True",
+    "is_split_into_words": "join the words with spaces; to predict tags, use pretokenized=True",
     "pad_to_multiple_of": "use padding='max_length' and max_length=",
     "return_attention_mask": "a batch always has attention_mask; leave it out",
     "return_length": "attention_mask.sum(1) has the lengths; leave it out",
@@ -96,14 +107,14 @@ ARGUMENTS = {
     "top_k": "use top=",
     "num_heads": "use num_attention_heads=",
     "num_layers": "use num_hidden_layers=",
-    "use_fast": "there is one tokenizer; leave it out",
+    "use_fast": "there is only one tokenizer; leave it out",
     "do_lower_case": "use lowercase=",
     "max_steps": "use steps=",
     "eval_dataset": "use dev=",
     "random_state": "use seed=",
-    "cache_dir": "MINIBERT_WEIGHTS or HF_HUB_CACHE in the environment names it",
-    "trust_remote_code": "code of checkpoints is never run; leave it out",
-    "aggregation_strategy": "entities are joined; leave it out",
+    "cache_dir": "set MINIBERT_WEIGHTS or HF_HUB_CACHE in the environment",
+    "trust_remote_code": "code in a checkpoint is never run; leave it out",
+    "aggregation_strategy": "the tokens of an entity are always joined; leave it out",
     "stride": "use tokenizer.encode_texts(texts, long='windows', stride=...)",
 }
 # Commands, and what people call them.
@@ -115,6 +126,7 @@ COMMANDS = {
     "finetune mask": "mlm masked-lm",
     "finetune embed": "sts simcse sentence-transformers",
     "embed": "encode vectors",
+    "search": "similarity semantic-search",
     "fill-mask": "unmask",
     "score": "perplexity",
     "--help": "help",
@@ -125,26 +137,34 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], wha
     """Raise TypeError for the first unknown name; it says what minibert calls it, or the nearest known name."""
     for name in given:
         if name not in known:
-            near = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
-            hint = ARGUMENTS.get(name, "use =")
-            ours = re.match(r"use (\w*)=", hint)
-            raise TypeError(f"{owner} has no {what} {name}{near if ours and ours[1] not in known else f'; {hint}'}")
+            hint = f"; {ARGUMENTS[name]}" if name in ARGUMENTS else did_you_mean(name, known)
+            ours = re.match("; use (.*?)=", hint)
+            if not hint or (ours and ours[1] not in known):
+                hint = f"; choose from {', '.join(known)}"
+            raise TypeError(f"{owner} has no {what} {name}{hint}")
+
+
+def in_place_of(name: str) -> str:
+    """Return what minibert has in place of a name of other libraries; "" for any other name."""
+    for kind, first in KINDS.items():
+        name = name if name in ATTRIBUTES else re.sub(f"^{kind}$", first, name)
+    return ATTRIBUTES.get(name, "")
 
 
 def unknown_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for a missing attribute; it says what minibert has in its place, or the nearest name."""
-    ours = f"; {ATTRIBUTES[name]}" if name in ATTRIBUTES else did_you_mean(name, known)
-    return AttributeError(f"{owner} has no attribute {name}{ours}")
+    ours = in_place_of(name)
+    return AttributeError(f"{owner} has no attribute {name}{f'; {ours}' if ours else did_you_mean(name, known)}")
 
 
 def save_pretrained(*_: object, **__: object) -> None:
     """Raise AttributeError, with our name for it, which torch's own error for a missing attribute could not say."""
-    raise AttributeError(f"save_pretrained is not here; {ATTRIBUTES['save_pretrained']}")
+    raise AttributeError(f"there is no save_pretrained; {ATTRIBUTES['save_pretrained']}")
 
 
 def from_pretrained(*_: object, **__: object) -> None:
     """Raise AttributeError, whether it is called on a class or on an object."""
-    raise AttributeError(f"from_pretrained is not here; {ATTRIBUTES['from_pretrained']}")
+    raise AttributeError(f"there is no from_pretrained; {ATTRIBUTES['from_pretrained']}")
 
 
 class Habits:
@@ -155,6 +175,6 @@ class Habits:
     if not TYPE_CHECKING:  # else mypy would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            if name not in ATTRIBUTES:
+            if not in_place_of(name):
                 return self.__getattribute__(name)  # raises the usual error, or that of a property
             raise unknown_attribute(type(self).__name__, name, ())

@@ -85,16 +85,19 @@ class Origin:
         """
         if not cls.place(vectors).exists():
             return None
-        found = read_json(cls.place(vectors))
-        found.pop("minibert", None)
         try:
+            found = read_json(cls.place(vectors))
+            found.pop("minibert", None)
             hashes = np.array(found.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
             origin = cls(**found, hashes=hashes)
             Recipe(**origin.recipe)
             how = {**(origin.texts or {"path": ""})}
             FileSettings(**{name: how[name] for name in how.keys() - {"path", "column", "column2"}})
             if not all(map(isinstance, (origin.model, origin.identity, how.get("path")), (str, dict, str))):
-                raise TypeError("model, identity or path is of another type")
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{cls.place(vectors)} is damaged ({error}); embed the texts again") from None
+                raise TypeError
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"{cls.place(vectors)} does not say how {vectors} was made: damaged, or of another version; embed the "
+                "texts again, or delete it and name model= and texts="
+            ) from None
         return origin

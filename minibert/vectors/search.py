@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
 from minibert.utils.files import regular, user_path
-from minibert.utils.printing import cut, progress_bar
+from minibert.utils.printing import progress_bar
 from minibert.utils.settings import check_number, with_settings
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
@@ -62,7 +62,7 @@ class ClosePair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Corpus:
+class SearchCorpus:
     """The vectors of texts, the texts, and what makes vectors of queries."""
 
     vectors: Any  # (N,D): an array, or a file that is read as needed
@@ -72,7 +72,7 @@ class Corpus:
     @classmethod
     def of(
         cls, corpus: Texts, texts: Texts | None, model: str | os.PathLike[str] | None, device: str, recipe: Recipe
-    ) -> "Corpus":
+    ) -> "SearchCorpus":
         """Return a corpus from a .npy file, a file of texts, or texts. Raises what `search` raises."""
         if not isinstance(corpus, str | os.PathLike) or not os.fspath(corpus).endswith(".npy"):
             if texts is not None:
@@ -100,8 +100,8 @@ class Corpus:
         if origin and (rows := origin.changed(read)):
             where = files_of(rows, **(origin.texts or {}) if texts is None else {"path": texts})
             raise ValueError(
-                f"{path} was made of other texts: row {rows[0]:,}{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} has "
-                "changed; name its own: texts=, or embed the texts again"
+                f"{path} was made of other texts, or of these in another order: row {rows[0]:,}"
+                f"{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} differs; name its own: texts=, or embed these again"
             )
         return cls(vectors, read, embedder)
 
@@ -144,13 +144,16 @@ def search(
     embedded first. queries: a text or several. texts: the texts of the .npy file, or their file, if it was moved.
     model: as for `embed`; for a .npy file only if the model was moved. recipe, settings: as for `embed`, if texts are
     embedded. If the corpus has fewer texts than `top`, all are returned.
-    Raises ValueError for a `top` below 1, a corpus without texts, and vectors that are not what the model makes, have
-    length 0 or are not finite, and, with the first row that differs, for texts that are not what was embedded;
-    FileNotFoundError for a missing file.
+    Raises ValueError for a `top` below 1, a corpus without texts, an empty query, and vectors that are not what the
+    model makes, have length 0 or are not finite, and, with the first row that differs, for texts that are not what was
+    embedded; FileNotFoundError for a missing file.
     """
     check_number("top", top, int, minimum=1)
-    found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
-    vectors = found.embedder([queries] if isinstance(queries, str) else queries)
+    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    asked = as_texts(queries, missing=found.embedder.recipe.missing)
+    if "" in map(str.strip, asked):
+        raise ValueError(f"query {[*map(str.strip, asked)].index('')} is empty; give a text to search for")
+    vectors = found.embedder(asked)
     return [
         [Hit(int(row), float(score), found.texts[row]) for row, score in zip(rows, scores, strict=True)]
         for rows, scores in nearest(found.vectors, vectors, top)
@@ -175,7 +178,7 @@ def mine(
     """
     check_number("top", top, int, minimum=1)
     check_number("above", above, float, minimum=-1, maximum=1)
-    found = Corpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
     pairs = closest_pairs(found.vectors, top, above)
     return [ClosePair(i, j, score, found.texts[i], found.texts[j]) for i, j, score in pairs]
 
@@ -220,11 +223,13 @@ def open_vectors(path: Path) -> Any:
             vectors = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
-    except Exception as error:  # numpy has many classes of errors for a damaged header
-        why = cut(" ".join(str(error).split()))
-        raise ValueError(f"{path} is not a numpy file ({why}); embed the texts again") from None
-    if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not len(vectors):
-        raise ValueError(f"{path} is {vectors.dtype} {vectors.shape}; it must be float32 or float16 (texts, numbers)")
+    except Exception:  # numpy has many classes of errors for a damaged header
+        raise ValueError(f"{path} is not a numpy file of numbers, or it is damaged; embed the texts again") from None
+    if vectors.ndim != 2 or vectors.dtype not in (np.float32, np.float16) or not vectors.size:
+        raise ValueError(
+            f"{path} holds {vectors.dtype} of shape {vectors.shape}; vectors are float32 or float16, a row per text; "
+            "embed the texts, or save the array with .astype('float32')"
+        )
     return vectors
 
 

@@ -47,14 +47,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def row() -> Callable[..., results.Row]:
+def row() -> Callable[..., results.BenchRow]:
     """A row of a contestant "NAME-PRECISION" in the main job, with samples of these seconds."""
 
-    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> results.Row:
+    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> results.BenchRow:
         package = "minibert" if name.startswith("minibert") else "transformers"
         one = results.Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
         samples = [results.Sample(each, peak, {"p50": 0.01, "p99": 0.02}) for each in seconds]
-        return results.Row(
+        return results.BenchRow(
             one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes
         )
 

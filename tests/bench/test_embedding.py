@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import minibert
 from minibert.bench import embedding, harness, peers
 from minibert.bench.results import Contestant, Context
-from minibert.bench.settings import Settings
+from minibert.bench.settings import BenchSettings
 from minibert.kernels import matmul
 from minibert.vectors import engine
 
@@ -51,14 +51,14 @@ def test_the_work_is_text_of_the_objective(
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
     session: Any = SimpleNamespace(
-        settings=Settings(train=True, objective=objective, sentences=2),
+        settings=BenchSettings(train=True, objective=objective, sentences=2),
         tokenizer=minibert.load_tokenizer(minilm),
         result=SimpleNamespace(),
     )
     embedding.find_texts(session)
     expected = {"classify": ["a fine film", "a dull film"], "mlm": ["An old town.", "It slept."]}
     assert session.work == expected[objective] and origin in session.result.origin
-    session.settings = Settings(train=True, objective=objective, sentences=3)  # more than the file has
+    session.settings = BenchSettings(train=True, objective=objective, sentences=3)  # more than the file has
     embedding.find_texts(session)
     assert len(session.work) == 3 and "random words" in session.result.origin
 
@@ -83,10 +83,12 @@ def test_texts_of_a_given_length_are_read_whole_by_both_sides(
 
 
 def test_fewer_longer_texts_are_as_much_work() -> None:
-    assert [Settings(tokens=tokens).sentences for tokens in (24, 512, 100_000)] == [2000, 93, 1]
-    assert Settings(tokens=512, sentences=7).sentences == 7 and Settings(quick=True, tokens=512).sentences == 11
+    assert [BenchSettings(tokens=tokens).sentences for tokens in (24, 512, 100_000)] == [2000, 93, 1]
+    assert (
+        BenchSettings(tokens=512, sentences=7).sentences == 7 and BenchSettings(quick=True, tokens=512).sentences == 11
+    )
     with pytest.raises(ValueError, match="--tokens excludes"):
-        Settings(tokens=512, serve=True)
+        BenchSettings(tokens=512, serve=True)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -144,7 +146,7 @@ def measure(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Path, *contestants: Contestant, stages: Any = MAIN, **changes: Any
 ) -> Any:
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(contestants))
-    settings = Settings(**{"quick": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
+    settings = BenchSettings(**{"quick": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
     return harness.measure(str(checkpoint), settings, replace(embedding.BENCHMARK, stages=stages))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from minibert.bench import harness, report
 from minibert.bench.results import Contestant, Equality, Spread
-from minibert.bench.settings import Settings
+from minibert.bench.settings import BenchSettings
 
 
 def test_the_ratio_is_the_median_of_the_ratios_of_the_rounds(row: Any, result: Any) -> None:
@@ -162,7 +162,9 @@ def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: 
         "serving, 8",
     ):
         assert part in text
-    figures = json.loads(json.dumps(report.figures(Settings(quick=True), [found], 1.0), allow_nan=False, default=str))
+    figures = json.loads(
+        json.dumps(report.figures(BenchSettings(quick=True), [found], 1.0), allow_nan=False, default=str)
+    )
     assert [one["name"] for one in figures["models"][0]["rows"]] == [one.contestant.name for one in rows]
     assert figures["models"][0]["rows"][1]["ratio"]["median"] == 5.0
     assert figures["models"][0]["rows"][0]["speed"] == {"sentences": 2.0, "tokens": 20.0}
@@ -174,7 +176,7 @@ def test_wrong_results_of_ours_and_a_busy_machine_are_printed(row: Any, result: 
     text = report.result_text(found)
     assert "WRONG          3 of 10 parameters differ" in text
     assert "TOO BUSY       the slowest round" in text
-    assert not report.figures(Settings(quick=True), [found], 1.0)["ok"]
+    assert not report.figures(BenchSettings(quick=True), [found], 1.0)["ok"]
 
 
 def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from minibert.bench import harness, serving
 from minibert.bench.results import Context, Sample
-from minibert.bench.settings import Settings
+from minibert.bench.settings import BenchSettings
 from minibert.cli import main as cli
 
 
@@ -75,7 +75,7 @@ def test_clients_count_answers_and_errors(no_network: None) -> None:
 
 @pytest.mark.slow
 def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint: Path, tmp_path: Path) -> None:
-    settings = Settings(serve=True, infinity=sys.executable)  # any program
+    settings = BenchSettings(serve=True, infinity=sys.executable)  # any program
     folder = serving.prepare(str(checkpoint), tmp_path, settings)
     assert (folder / "model.onnx").stat().st_size > (folder / "model.safetensors").stat().st_size
 
@@ -83,7 +83,7 @@ def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint:
 @pytest.mark.slow
 def test_a_whole_measurement(no_network: None, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
-    settings = Settings(serve=True, quick=True, sentences=500, threads=1)
+    settings = BenchSettings(serve=True, quick=True, sentences=500, threads=1)
     found = harness.measure(str(minilm), settings, serving.BENCHMARK)
     assert found.wrong == []
     assert [row.at for row in found.rows if row.ranked] == [1, 8, 64]
@@ -119,5 +119,5 @@ def test_a_server_that_does_not_start_is_reported_with_its_last_line(
 ) -> None:
     monkeypatch.setattr(serving, "MINIBERT", serving.MINIBERT.replace("mean", "best"))
     monkeypatch.delenv("MINIBERT_DATA", raising=False)  # its sentences are too long for this vocabulary
-    found = harness.measure(str(checkpoint), Settings(serve=True, quick=True, sentences=8), serving.BENCHMARK)
+    found = harness.measure(str(checkpoint), BenchSettings(serve=True, quick=True, sentences=8), serving.BENCHMARK)
     assert "pooling is 'best'" in found.wrong[0]

@@ -11,13 +11,13 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
+import grammar
 import pytest
 import torch
 from support.models import open_upstream
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
-from minibert.experiments import grammar
 from minibert.pretraining_heads import MaskedLM
 from minibert.tasks.base import Example
 from minibert.tasks.masked_text import fill_mask

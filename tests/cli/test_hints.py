@@ -79,6 +79,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("qa squad.json", "finetune answer", "minibert --help"),
         ("finetune mlm long.txt", "finetune mask", "minibert finetune --help"),
         ("encode long.txt", "embed", "minibert --help"),
+        ("similarity one two", "search", "minibert --help"),
         ("finetune help", "--help", "minibert finetune --help"),
         ("searhc x.npy one", "search", "minibert --help"),
     ],
@@ -156,8 +157,11 @@ def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(
 def test_a_checkpoint_that_is_missing_is_answered_with_one_that_is_here(refuse: Refuse) -> None:
     for name in ("distilbert-base-uncased", "bert-large-uncased"):
         said = refuse(f"embed long.txt --out y.npy --model {name}")
-        assert "; all-MiniLM-L6-v2 is on this machine: --model all-MiniLM-L6-v2;" in said
+        assert "; all-MiniLM-L6-v2 is on this machine; use it: --model all-MiniLM-L6-v2;" in said
         assert "did you mean" not in said
+        for line in (f"inspect {name}", f"export {name} --out x.onnx", f"convert {name} --out x"):
+            assert "; all-MiniLM-L6-v2 is on this machine;" in refuse(line)
+    assert "`minibert download distilbert-base-uncased`" in refuse("inspect distilbert-base-uncased")
     assert "on this machine" not in refuse("predict nosuchfolder text")
     assert "model.safetensors is a file, and a checkpoint is a folder" in refuse("inspect sentiment/model.safetensors")
 

@@ -21,7 +21,7 @@ import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering
+from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering, Reads
 from minibert.inputs import IGNORED
 from minibert.model import Embeddings
 from minibert.prediction import packed
@@ -218,7 +218,7 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
     made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     places = {name: module for name, module in made.named_modules() if isinstance(module, nn.Dropout)}
     assert len(places) >= 1 + 3 * len(made.encoder.layers)
-    tokens, rows = batch.input_ids.numel() if "all" in made.reads else batch.tokens, list[int]()
+    tokens, rows = batch.input_ids.numel() if Reads.ALL in made.reads else batch.tokens, list[int]()
 
     def drop_every_second(module: nn.Dropout, x: Tensor) -> Tensor:
         rows.append(x.shape[:-1].numel())

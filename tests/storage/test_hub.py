@@ -220,7 +220,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
         ("distilbert/distilbert-base-uncasd", ["did you mean distilbert-base-uncased"]),
         (
             "distilbert-base-uncased",
-            [f"{KNOWN} is on this machine: model='{KNOWN}'", "of distilbert-base-uncased into"],
+            [f"{KNOWN} is on this machine; use it: model='{KNOWN}'", "of distilbert-base-uncased into"],
         ),
         ("bert-large-uncased", [f"; {KNOWN} is on this machine", "OWNER/bert-large-uncased"]),
         ("my-own-brt", ["did you mean my-own-bert?"]),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minibert.activations import ACTIVATION
+from minibert.model import Encoder
 from minibert.parity.compare import DROPOUT
 from support.models import zero_biases
 from support.sabotage import (
@@ -40,6 +41,7 @@ from support.sabotage import (
     put,
     residual_dropped,
     second_dropout_left_out,
+    task_left_out,
     thetas_exchanged,
     untied,
     values_rotated,
@@ -299,7 +301,7 @@ MISTAKES = (
     ),
     Mistake(
         "task left out",
-        partial(put, place="encoder.embeddings", name="task", value=None),
+        task_left_out,
         "embedding sum",
         "",
         families=("ernie",),
@@ -365,7 +367,7 @@ MISTAKES = (
     ),
     Mistake(
         "final norm left out",
-        partial(put, place="encoder", name="final_norm", value=None),
+        partial(put, place="encoder", name="__class__", value=Encoder),
         "transform",
         "",
         families=MODERN,

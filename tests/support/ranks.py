@@ -179,9 +179,9 @@ class NeverSummed(DistributedContext):
 
 
 class LeftOut(DistributedContext):
-    """A mistake: gradients of a step in which a loss is left out are not summed."""
+    """A mistake: gradients of a step in which a loss is left out are not averaged."""
 
-    def sum_gradients(self, model: torch.nn.Module) -> None:
+    def average_gradients(self, model: torch.nn.Module) -> None:
         pass
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from minibert import model
 from minibert.activations import ACTIVATION
+from minibert.families import modernbert
 
 Model = Any
 
@@ -190,6 +191,11 @@ def map_left_out(ours: Model) -> None:
     projection.forward = lambda x: F.pad(x, (0, ours.config.hidden_size - x.shape[-1]))
 
 
+def task_left_out(ours: Model) -> None:
+    embeddings = ours.encoder.embeddings
+    embeddings.add = lambda ids, segments, positions, **_: model.Embeddings.add(embeddings, ids, segments, positions)
+
+
 def layers_not_shared(ours: Model) -> None:
     """Each step has a copy of its own, as equal as it can be before anything is learned."""
     steps = ours.config.architecture.order
@@ -199,11 +205,7 @@ def layers_not_shared(ours: Model) -> None:
 
 
 def second_dropout_left_out(ours: Model) -> None:
-    def score(encoded: Any) -> Tensor:
-        first = ours.dropout(encoded.last_hidden_state[:, 0])
-        return ours.classifier(ours.activation(ours.pre_classifier(first)))
-
-    ours.score = score
+    ours.score = lambda c: ours.classifier(ours.activation(ours.pre_classifier(ours.dropout(c))))
 
 
 def padding_counted_in_the_loss(output: Any, labels: Tensor, **_: Any) -> Tensor:
@@ -236,7 +238,7 @@ def window_on_the_left(ours: Model) -> None:
 def values_rotated(ours: Model) -> None:
     def attend(query: Tensor, key: Tensor, value: Tensor, layout: model.Padded, dropout: nn.Dropout) -> Any:
         assert layout.positions is not None
-        return model.eager_attention(query, key, model.rotate(value, layout.positions, 1e4), layout, dropout)
+        return model.eager_attention(query, key, modernbert.rotate(value, layout.positions, 1e4), layout, dropout)
 
     ours.encoder.attend = attend
 
@@ -261,4 +263,4 @@ def norm_before_the_first_attention(ours: Model) -> None:
 
 def positions_of_real_tokens(ours: Model) -> None:
     embeddings = ours.encoder.embeddings
-    embeddings.positions = lambda ids: (ids != embeddings.config.pad_token_id).cumsum(dim=1) - 1
+    embeddings.positions = lambda ids: (ids != ours.config.pad_token_id).cumsum(dim=1) - 1

@@ -299,10 +299,10 @@ def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss)
     for cuts in ([0, 6], [0, 1, 4, 6]):
         parts = [rows.of_rows(range(first, after)) for first, after in pairwise(cuts)]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        losses = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
+        result = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
         terms = objective.terms(model, parts[0])
-        total = sum(term.scale * float(losses.terms[name]) for name, term in terms.items())
-        assert float(losses.whole) == pytest.approx(total, rel=1e-6)
+        total = sum(term.scale * float(result.terms[name]) for name, term in terms.items())
+        assert float(result.loss) == pytest.approx(total, rel=1e-6)
         found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     whole, parted = found
     assert whole.keys() == parted.keys() and len(whole) > 1

@@ -146,8 +146,9 @@ class OneLine(io.BytesIO):
 
 
 def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(OneLine(b"a fine film\na dull film\n")))
-    assert next(iter(TextFile("-"))) == FILM
+    for line in (FILM, "text", "Text, label", "answer,", "well,said", "a question,an answer", "score: 3,5"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(OneLine(f"{line}\na dull film\n".encode())))
+        assert next(iter(TextFile("-"))) == line
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,9 @@ def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(mon
         (b"a\tb\tgood\n", ["good", "label"], "tsv"),
         (b' {"text": "a"}\n', ["good"], "jsonl"),
         (b'{"text": "a"}', None, "jsonl"),
+        (b"Text,label\n", ["good"], "csv"),
+        (b',"text"\n', None, "csv"),
+        (b"id;sentence1;sentence2\n", None, "csv"),
     ],
 )
 def test_standard_input_that_is_a_table_is_refused_with_its_format(
@@ -170,7 +174,7 @@ def test_standard_input_that_is_a_table_is_refused_with_its_format(
             if stated:
                 assert list(file) == [line.decode().removesuffix("\n")]
             else:
-                with pytest.raises(ValueError, match=f"--format {format} .*--format txt"):
+                with pytest.raises(ValueError, match=f"format='{format}'.*format='txt'"):
                     next(iter(file))
 
 
@@ -315,7 +319,7 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.jsonl", b'\n[\n{"text": "a"}\n]', None, r"line 2\b.*--format json "),
         ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-8] + b"12345678", None, "CRC check failed"),
         *(
-            (name, b"a\n", None, "its format is .*; choose from txt, tsv, .*--format.*decompress")
+            (name, b"a\n", None, r"ends in \.\w+,.*--format.*: txt, tsv, .*decompress")
             for name in (*("x.docx", "x.log", "x.csv.zip", "x.jsonl.zst", "corpus.2024", "x.xml.gz"),)
         ),
     ],

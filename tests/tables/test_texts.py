@@ -83,7 +83,10 @@ TABLE = r"one column is expected; pass pairs as two columns: tokenizer\(first, s
         (np.array("a"), TABLE),
         (np.array([["a", "b"]]), TABLE),
         (Path("model"), "the texts come first, then the model"),
-        *((vectors, "numbers") for vectors in (np.zeros((2, 3)), np.float32([1, 2]), torch.zeros(2, 3))),
+        *((vectors, "numbers.* a @ b.T") for vectors in (np.zeros((2, 3)), np.float32([1, 2]), torch.zeros(2, 3))),
+        *((vectors, "row 0 .* a @ b.T") for vectors in ([[0.5, 1.5]], [np.zeros(2)])),
+        (polars.LazyFrame({"text": ["a"]}), r"LazyFrame .* collect\(\)"),
+        ({"train": polars.DataFrame({"text": ["a"]}), "test": polars.DataFrame()}, r"data\['train'\]"),
     ],
     ids=repr,
 )
@@ -108,6 +111,7 @@ FRAME = pd.DataFrame({"text": ["a", "b"], "passage": ["c", "d"], "z": ["e", "f"]
 TABLES: dict[str, Callable[[pd.DataFrame], object]] = {
     "frame": lambda frame: frame,
     "array": lambda frame: frame.to_numpy(),
+    "records": lambda frame: frame.to_records(index=False),
     "polars": polars.from_pandas,
     "Arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
     "Dataset": lambda frame: Dataset.from_pandas(frame, preserve_index=False),

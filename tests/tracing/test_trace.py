@@ -155,7 +155,7 @@ def test_the_numbers_of_the_page_and_the_places_of_special_tokens_are_those_of_t
 def test_the_page_has_the_queries_and_keys_of_the_chosen_heads_alone(encoder, tokenizer):
     traced = minibert.trace(encoder, tokenizer, TEXT)
     whole, part = (
-        numbers.page_data(traced, numbers.choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2])
+        numbers.page_data(traced, numbers.select(traced, heads=heads))["pairs"]["1"] for heads in (None, [2])
     )
     assert len(whole["queries"]) == pytest.approx(3 * len(part["queries"]), abs=4) and whole["log_sums"] is None
 
@@ -251,18 +251,18 @@ def test_no_text_becomes_part_of_the_page_which_needs_no_network(text, encoder, 
 
 def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer, monkeypatch):
     traced = minibert.trace(encoder, tokenizer, " ".join(["film"] * 78))
-    assert numbers.choose(traced).message == (
+    assert numbers.select(traced).message == (
         "Of the 80 tokens this page has the vectors of the first 64 tokens; the queries and keys of the first 24. "
         "Norms, mean and rollout are of all."
     )
     monkeypatch.setattr("minibert.tracing.numbers.LIMIT", 100_000)
-    choice, page = numbers.choose(traced), traced.to_html()
-    assert "layers 1 of 0 to 1 (--layers" in choice.message in Reader(page).text
+    selection, page = numbers.select(traced), traced.to_html()
+    assert "layers 1 of 0 to 1 (--layers" in selection.message in Reader(page).text
     data = data_of(page)
     assert (list(data["attention"]), data["layers"], data["heads"]) == (["1"], [1], [0, 1, 2])
     assert {"hidden0", "hidden1", "hidden2"} == {name for name in data["vectors"] if name.startswith("hidden")}
     assert len(unpacked(data["vectors"]["hidden2"], "<f2", 64, 24)) == 64
-    assert numbers.choose(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
+    assert numbers.select(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
 
 
 def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):

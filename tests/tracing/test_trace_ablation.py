@@ -92,7 +92,7 @@ def test_a_masked_token_is_guessed_as_fill_mask_guesses_it_and_without_a_head_ot
     batch = tokenizer("the [MASK] very lovely it good")
     for head in range(3):
         state = by_hand(model.encoder, batch, 1, head).float()
-        probs = model.predict_tokens(minibert.model.EncoderOutput(state[None]))[0, 2].softmax(dim=-1)
+        probs = model.predict_tokens(state[None])[0, 2].softmax(dim=-1)
         found = traced.ablation.filled_without[2][1]
         assert found[head].probability == pytest.approx(probs[tokenizer.ids(["film"])[0][1]].item(), abs=1e-6)
         assert found[head].probability != pytest.approx(found[(head + 1) % 3].probability, abs=1e-6)

@@ -32,6 +32,7 @@ FORMS: dict[str, Any] = {
     "dict of columns": lambda rows: {name: [row[name] for row in rows] for name in rows[0]},
     "pandas": pd.DataFrame,
     "pandas with arrays": lambda rows: pd.DataFrame(rows).map(lambda x: np.array(x) if isinstance(x, list) else x),
+    "records": lambda rows: pd.DataFrame(rows).to_records(),
     "polars": polars.DataFrame,
     "Arrow": pa.Table.from_pylist,
     "Dataset": Dataset.from_list,
@@ -50,7 +51,7 @@ def test_every_form_of_rows_is_read_like_the_file(name: str, form: Any, tmp_path
     assert found == expected
 
 
-@pytest.mark.parametrize("name", ["classify", "embed"])
+@pytest.mark.parametrize("name", ["classify", "embed", "tag"])
 def test_tuples_are_rows_whose_columns_have_no_names(name: str) -> None:
     task = task_class(name)()
     assert as_data(task, [tuple(row.values()) for row in ROWS[name]]) == as_data(task, ROWS[name])

@@ -117,6 +117,9 @@ EPOCHS = ({"epochs": 3, "labels": ["a", "b"]}, {"epochs": 3, "labels": ["a", "b"
 def test_a_rank_with_another_configuration_says_what_differs() -> None:
     with pytest.raises(ValueError, match=r"^rank 2\b.* rank 0: epochs is 2\b.* 3, labels is None\b.*'b'.*rows is 7"):
         Gathered(2, *EPOCHS).compare(EPOCHS[2])
+    hashed = ({"train_sha256": "1"}, {"train_sha256": "2"})
+    with pytest.raises(ValueError, match="rank 0: the training data; "):
+        Gathered(1, *hashed).compare(hashed[1])
     Gathered(1, *EPOCHS[:2]).compare(EPOCHS[1])
     distributed.SINGLE_PROCESS.compare(EPOCHS[0])
 

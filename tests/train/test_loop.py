@@ -74,7 +74,7 @@ def one(
     step: int = 1,
 ) -> float:
     """A single step with an optimizer of its own."""
-    return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step).whole)
+    return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step).loss)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found
     optimizer.register_step_pre_hook(
         lambda *_: kept.update({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     )
-    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1).whole
+    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1).loss
     return Found(loss, kept)
 
 
@@ -217,7 +217,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leav
 
     model, batch = made(), replace(batch_of(HEAD, [3, 7, 11]), rows=(40, 2, 31))
     before = weights_of(model)
-    words = r"the loss of step 7 or its gradient is not finite \(nan\).*rows 40, 2, 31;"
+    words = rf"step 7 .*not finite \(loss {r'[0-9.]+' if finite else 'nan'}, gradient (inf|nan)\).*rows 40, 2, 31;"
     with pytest.raises(NotFiniteError, match=words):
         one(model, [batch], loss_of=Changed(packed_loss, change), step=7)
     assert_equal(weights_of(model), before)

@@ -63,7 +63,7 @@ def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family: Family, head: st
     def losses(device: str) -> list[float]:
         made = model(family, head).to(device)
         optimizer = new_optimizer(made, TrainSettings())
-        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).whole for _ in range(2)]
+        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).loss for _ in range(2)]
 
     expected = [float(loss) for loss in losses("cpu")]
     with emulated_device() as gpu, unchecked():
@@ -94,7 +94,7 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
         objective = MaskedLanguageModel(pairing=NextSentence())
         found = to_the_end(train(made, Batches(rows, 2, 0, 0), settings, loss_of=objective))
         assert len(gpu.waits) == 1
-    assert len(found.curve) == len(found.parts["next-sentence"]) == 20
+    assert len(found.curve) == len(found.terms["next-sentence"]) == 20
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float32", 365), ("bfloat16", 450)])  # of which up to 78 are casts
@@ -110,7 +110,7 @@ def test_a_step_of_six_layers_has_few_launches_and_no_waits(
         optimizer, found = new_optimizer(made, settings), []
         for _ in range(2):  # the first also makes the moments
             gpu.reset()
-            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1).whole)
+            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1).loss)
             made.train()
         assert 250 < sum(gpu.launches.values()) <= most
         assert not gpu.waits

@@ -175,7 +175,7 @@ def test_texts_and_a_model_that_moved_are_named(corpus: Path, checkpoint: Path, 
 
 
 CHANGES: dict[str, tuple[Any, str]] = {  # what becomes of the lines, and the row that is named
-    "edited": (lambda lines: [*lines[:3], "a dull book", *lines[4:]], r"row 3 of .*corpus\.txt has"),
+    "edited": (lambda lines: [*lines[:3], "a dull book", *lines[4:]], r"row 3 of .*corpus\.txt "),
     "edited, with the same vector": (lambda lines: [*lines[:3], "FINE words", *lines[4:]], "row 3 of"),
     "sorted": (sorted, "row 0 of"),
     "reversed": (lambda lines: lines[::-1], "row 0 of"),
@@ -206,7 +206,7 @@ def test_of_several_files_the_one_that_has_changed_is_named(checkpoint: Path, tm
     embed_file(tmp_path / "*.txt", tmp_path / "x.npy", checkpoint, pooling="mean", part_rows=600)
     assert len(minibert.search(tmp_path / "x.npy", "one text")[0]) == 10
     (tmp_path / "c.txt").write_text("\n".join([*(TEXTS * 89), *TEXTS[::-1]]) + "\n")
-    with pytest.raises(ValueError, match=r"row 1,0[34]\d to 1,04\d of \S*/c\.txt has changed"):
+    with pytest.raises(ValueError, match=r"row 1,0[34]\d to 1,04\d of \S*/c\.txt "):
         minibert.search(tmp_path / "x.npy", "one text")
     (tmp_path / "a.txt").rename(tmp_path / "d.txt")
     with pytest.raises(ValueError, match=r"row 0 to 9 of \S*/b\.txt"):
@@ -256,7 +256,7 @@ def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(
     with pytest.raises(ValueError, match="vectors of 3 numbers"):
         minibert.search(corpus, "one text", texts=TEXTS, model=checkpoint)
     place.write_text(json.dumps({"minibert": "0", "other": 1}))
-    with pytest.raises(ValueError, match=r"corpus\.npy\.json is damaged"):
+    with pytest.raises(ValueError, match=r"corpus\.npy\.json .*damaged.*; embed"):
         minibert.search(corpus, "one text")
 
 
@@ -272,7 +272,7 @@ def test_a_vector_without_a_direction_is_refused_by_row(wrong: float, corpus: Pa
 @pytest.mark.parametrize("array", [np.ones(4, np.float32), np.ones((4, 4), np.int64), np.ones((0, 4), np.float32)])
 def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path) -> None:
     np.save(corpus, array)
-    with pytest.raises(ValueError, match="must be float32 or float16"):
+    with pytest.raises(ValueError, match=r"corpus\.npy holds .*\(.*float32 or float16.*; embed"):
         minibert.search(corpus, "one text")
     corpus.write_bytes(b"")
     with pytest.raises(ValueError, match="is not a numpy file"):
@@ -340,7 +340,7 @@ def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key: str, v
     content = json.loads(place.read_text())
     content["texts"][key] = value
     place.write_text(json.dumps(content))
-    if (key, value) in [("delimiter", None), ("format", None), ("format", []), ("format", {}), ("column", None)]:
+    if (key, value) in [("delimiter", None), ("format", None), ("column", None)]:
         assert minibert.search(corpus, "one text")
         return
     with pytest.raises((ValueError, FileNotFoundError), match="corpus"):

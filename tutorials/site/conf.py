@@ -7,6 +7,7 @@ of Python its source, so that links to files in the repository lead somewhere. P
 import ast
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from posixpath import dirname, relpath
@@ -19,12 +20,14 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
+sys.path.insert(0, str(Path(__file__).parent))  # Sphinx runs this file from another folder
+from annotated import FOLDER, PACKAGE, build, page_name
+from notes import MODULES
+
 import minibert
-from minibert.annotated.__main__ import build, page_name
-from minibert.annotated.notes import MODULES
 from minibert.utils.templates import DIAGRAMS, diagram
 
-ROOT, PACKAGE = Path(__file__).parents[2], Path(minibert.__file__).parent
+ROOT = Path(__file__).parents[2]
 MODEL = "all-MiniLM-L6-v2"
 TRACED = {
     "sentence": ("a visually stunning rumination on love",),
@@ -107,6 +110,7 @@ tutorials/GLOSSARY
 tutorials/build/README
 tutorials/build/HINTS
 tutorials/CAPSTONE
+tutorials/experiments/README
 tutorials/TEACHERS
 tutorials/solutions/README
 tutorials/site/source
@@ -254,7 +258,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     if error:
         return
     light, dark = re.findall(r"svg\.diagram (\{ --page.*?\})", diagram("way"))
-    style = (PACKAGE / "annotated" / "page.css").read_text("utf-8").replace(":root", "&")
+    style = (FOLDER / "page.css").read_text("utf-8").replace(":root", "&")
     rules = [
         f"body[data-theme=light] svg.diagram {light}",
         f"body[data-theme=dark] svg.diagram {dark}",

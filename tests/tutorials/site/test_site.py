@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from notes import MODULES
 from support.notebooks import NOTEBOOKS, TUTORIALS, cells_of
 
-from minibert.annotated.notes import MODULES
 from minibert.utils.templates import DIAGRAMS
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ ROOT = TUTORIALS.parent
 BOOKS = [*NOTEBOOKS, *(TUTORIALS / "solutions" / path.name for path in NOTEBOOKS)]
 PAGES = [
     *("README", "tutorials/README", "tutorials/GLOSSARY", "tutorials/CAPSTONE", "tutorials/TEACHERS"),
-    "tutorials/solutions/README",
+    *("tutorials/solutions/README", "tutorials/experiments/README"),
     *(f"tutorials/site/{name}" for name in ("source", "journey", "diagrams")),
     *("minibert/bench/README", "weights/README", "weights/minibert-novels/README", "minibert/vectors/ray"),
     *(f"minibert/{module}" for module in MODULES),

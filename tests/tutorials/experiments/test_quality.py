@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import possible
 import pytest
+import quality
 import torch
 from support.words import labelled, write_words_checkpoint
 
-from minibert.experiments import possible, quality
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.tasks.embedding import Embedding

@@ -1,6 +1,6 @@
 """How much grammar a masked language model knows: which sentence of a minimal pair it finds likelier.
 
-    python -m minibert.experiments.grammar [FOLDER] --model NAME [--pairs N] [--plain] [--published FOLDER] [--json]
+    python tutorials/experiments/grammar.py [FOLDER] --model NAME [--pairs N] [--plain] [--published FOLDER] [--json]
 
 FOLDER has a file for each paradigm, such as agreement of subject and verb. Odd lines are wrong, and the even line after
 each is right:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-from minibert.experiments.toy_language import (
+from toy_language import (
     TOPIC_SHARE,
     TOPICS,
     BestPredictions,
@@ -21,6 +20,7 @@ from minibert.experiments.toy_language import (
     Procedure,
     bounds,
 )
+
 from minibert.inputs import IGNORED
 from minibert.text.masking import Masking
 from minibert.text.wordpiece import SPECIAL_TOKENS

@@ -1,6 +1,7 @@
 """The same fine-tuning with minibert and with transformers, side by side: is the result as good?
 
-    python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad sts] [--model NAME] [--seeds 3] [--epochs 3] [--json]
+    python tutorials/experiments/quality.py [sst2 mrpc wnut17 xquad sts] [--model NAME] [--seeds 3] [--epochs 3]
+        [--json]
 
 Both start from the same weights, including a new task head, and get the same batches in the same order, with the same
 learning rates. minibert trains with its packed step, transformers as its users train it: a padded batch through the

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grammar
 import pytest
 import transformers
+from grammar import Accuracy
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.experiments import grammar
-from minibert.experiments.grammar import Accuracy
 from minibert.tasks.scoring import Scorer
 
 PARADIGMS = {

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transfer
 from support.words import labelled, write_words_checkpoint
 
-from minibert.experiments import transfer
 from minibert.tasks.classification import Classification
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings

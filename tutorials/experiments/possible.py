@@ -1,6 +1,6 @@
 """Pretraining and distillation, measured against what is possible: `make pretrain`.
 
-    python -m minibert.experiments.possible [--out build/possible] [--steps 3000]
+    python tutorials/experiments/possible.py [--out build/possible] [--steps 3000]
 
 A corpus is drawn from a small artificial language (toy_language.py), for which it is known exactly how well masked
 tokens and next sentences can be predicted. A vocabulary is learned from it, a BERT is pretrained with both objectives,
@@ -20,8 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # toy_language.py is beside the notebooks
+from toy_language import BestPredictions, Language, Procedure, bounds
+
 from minibert.checkpoints.load import load
-from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.heads import Head
 from minibert.prediction.collate import collate
 from minibert.prediction.packed import packed_states

@@ -1,6 +1,7 @@
 import gzip
 from pathlib import Path
 
+import novels
 import pytest
 import torch
 from support.models import open_upstream
@@ -8,7 +9,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
 from minibert.cli import main as cli
-from minibert.experiments import novels
 from minibert.storage import hub
 
 SENTENCES = ["The old boat was slow.", "She never saw the harbour again.", "No one spoke of the storm.", ""] * 400

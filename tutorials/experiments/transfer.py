@@ -1,6 +1,6 @@
 """What pretraining is worth: a checkpoint fine-tuned, random weights of its shape trained alike, and frozen vectors.
 
-    python -m minibert.experiments.transfer [sst2 mrpc] [--model NAME] [--rows N] [--seeds 3] [--epochs 3]
+    python tutorials/experiments/transfer.py [sst2 mrpc] [--model NAME] [--rows N] [--seeds 3] [--epochs 3]
         [--learning-rate 3e-4] [--json]
 
     fine-tuned  all weights are trained, with a new head
@@ -24,10 +24,9 @@ from random import Random
 
 import numpy as np
 import torch
+from quality import read_arguments, read_data
 
 from minibert.bench.report import machine
-from minibert.experiments.quality import read_arguments, read_data
-from minibert.model import initialise
 from minibert.prediction.frozen import fit_head
 from minibert.tasks.classification import Texts
 from minibert.tasks.metrics import standard_error
@@ -77,7 +76,7 @@ def fine_tune(run: FinetuneRun, training: Texts, seed: int, *, pretrained: bool)
     torch.manual_seed(seed)
     model = run.new_model()
     if not pretrained:
-        initialise(model, model.config)
+        model.config.architecture.initialise(model, model.config)
     for _ in train(model, run.batches(), run.settings):
         pass
     known = replace(run, dev=training, held_out=run.encoded)

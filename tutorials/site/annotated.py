@@ -1,4 +1,10 @@
-"""Write the annotated source as pages: `python -m minibert.annotated FOLDER`."""
+"""The source as web pages, with each explanation beside its code: `make annotated`.
+
+    python tutorials/site/annotated.py FOLDER
+
+Docstrings and whole-line comments become prose on the left, with what notes.py adds to them. All other lines are on the
+right; each line number is an anchor (model.html#L120).
+"""
 
 import argparse
 import ast
@@ -11,14 +17,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
+from notes import MODULES, NOTES, TITLES
 
-from minibert.annotated.notes import MODULES, NOTES, TITLES
+import minibert
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.templates import asset, coloured, diagram, templates
 
 FOLDER = Path(__file__).parent
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(minibert.__file__).parent
 Definition = ast.ClassDef | ast.FunctionDef
 COMMENT = re.compile(r"#(?! \S+ {3,}\S)")  # a whole line; one with columns is the header of a table
 AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
@@ -178,7 +185,7 @@ def formula(text: str, equation: bool = False) -> Markup:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the pages and print the path of the contents; exit status 1 if they cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
+    parser = argparse.ArgumentParser(description="Write the annotated source as web pages.")
     parser.add_argument("folder", type=Path, help="folder of the pages, such as build/annotated")
     folder: Path = parser.parse_args(arguments).folder
     try:

@@ -10,23 +10,12 @@ from urllib.parse import unquote
 
 import pytest
 import torch
+from annotated import PACKAGE, build, formula, linked, main, page_name, prose, sections, tutorial_link
+from notes import MODULES, NOTES, TITLES, Note
+from support.notebooks import NOTEBOOKS, TUTORIALS
 
 import minibert.model
-from minibert.annotated.__main__ import (
-    PACKAGE,
-    build,
-    formula,
-    linked,
-    main,
-    page_name,
-    prose,
-    sections,
-    tutorial_link,
-)
-from minibert.annotated.notes import MODULES, NOTES, TITLES, Note
 from minibert.utils.templates import DIAGRAMS, coloured
-
-TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +126,7 @@ def test_every_link_out_of_the_folder_leads_to_a_tutorial_or_to_a_part_of_it(pag
 
 
 def test_every_tutorial_belongs_to_a_module_and_is_called_what_it_calls_itself() -> None:
-    notebooks = {path.stem: json.loads(path.read_text("utf-8")) for path in TUTORIALS.glob("*.ipynb")}
+    notebooks = {path.stem: json.loads(path.read_text("utf-8")) for path in NOTEBOOKS}
     titles = {name: "".join(book["cells"][0]["source"]).split("\n")[0] for name, book in notebooks.items()}
     assert {name: title.removeprefix("# ") for name, title in titles.items()} == TITLES
     assert {name.partition("#")[0] for names in MODULES.values() for name in names} == notebooks.keys()

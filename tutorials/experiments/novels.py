@@ -1,6 +1,6 @@
 """A BERT of our own: a vocabulary and a masked language model, learned from 95 English novels on two cores.
 
-    python -m minibert.experiments.novels [FOLDER] [--steps N] [--family NAME]     `make bert`
+    python tutorials/experiments/novels.py [FOLDER] [--steps N] [--family NAME]     `make bert`
 
     novels -> sentences, shuffled -> `minibert vocab` -> `minibert pretrain` -> FOLDER/minibert-novels, in bfloat16
 
