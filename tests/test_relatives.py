@@ -87,7 +87,9 @@ def model_of(family: Family, head: str | None = None, **changes: Any) -> Any:
 
 def pair_of(family: Family, **mistake: Any) -> Pair:
     """Both sides with the same parameters; a mistake: another architecture than upstream's."""
-    family = replace(family, architecture=lambda config: replace(RELATIVES[family.name].architecture(config), **mistake))
+    family = replace(
+        family, architecture=lambda config: replace(RELATIVES[family.name].architecture(config), **mistake)
+    )
     FAMILIES[family.name] = family
     head = next(iter(family.heads))
     kind = getattr(upstream, family.upstream + HEAD_CLASSES[head].upstream)
@@ -130,7 +132,9 @@ def test_positions_may_begin_anywhere_and_layers_be_shared() -> None:
 def test_two_fields_that_read_one_key_have_one_value() -> None:
     config = minibert.Config.from_dict(raw(PARALLEL) | {"dropout": 0.3})
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == config.to_dict()["dropout"] == 0.3
-    with pytest.raises(ValueError, match=r"hidden_dropout_prob is 0\.2 and attention_probs_dropout_prob is 0\.3.* drop"):
+    with pytest.raises(
+        ValueError, match=r"hidden_dropout_prob is 0\.2 and attention_probs_dropout_prob is 0\.3.* drop"
+    ):
         replace(config, hidden_dropout_prob=0.2)
 
 
@@ -145,9 +149,9 @@ def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: s
     assert len(report.loaded) == len(tensors) and not report.missing and not report.ignored
     assert all(torch.equal(x, again.state_dict()[name]) for name, x in model.state_dict().items())
     encoder, report = minibert.load(tmp_path, report=True)
-    assert {name.removesuffix(".weight").removesuffix(".bias") for name in report.ignored} == {*family.heads[head].values()} - (
-        {"lm_head"} if family is LEAN else set()
-    )
+    assert {name.removesuffix(".weight").removesuffix(".bias") for name in report.ignored} == {
+        *family.heads[head].values()
+    } - ({"lm_head"} if family is LEAN else set())
     assert all(torch.equal(x, encoder.state_dict()[name]) for name, x in model.encoder.state_dict().items())
 
 

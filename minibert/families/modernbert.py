@@ -150,7 +150,7 @@ class ModernBertFeedForward(GatedFeedForward):
 
 
 class PreNormLayer(Layer):
-    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)): what most models after BERT do (Xiong et al. 2020)."""
+    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)), as most models after BERT (Xiong et al. 2020)."""
 
     def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""

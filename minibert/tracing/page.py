@@ -208,7 +208,9 @@ def function_of(step: str, architecture: Architecture) -> Callable[..., Any]:
     if not isinstance(owner, type):
         return getattr(owner, name)  # type: ignore[no-any-return]  # a function
     kinds = (kind for kind in vars(architecture).values() if isinstance(kind, type) and issubclass(kind, owner))
-    functions = [vars(kind)[name] for kind in next(kinds, owner).__mro__ if name in vars(kind)]
+    functions: list[Callable[..., Any]] = [
+        vars(kind)[name] for kind in next(kinds, owner).__mro__ if name in vars(kind)
+    ]
     return next((function for function in functions if code in inspect.getsource(function)), functions[0])
 
 

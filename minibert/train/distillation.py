@@ -123,7 +123,7 @@ def check_teacher(folder: Path, head: str) -> Config:
 
 
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
-    """Return a student with the encoder of the teacher, of its layers these, and its prediction of tokens if it has one.
+    """Return a student with these layers of the teacher, its embeddings, and its prediction of tokens if it has one.
 
     Any other task head is fresh. In eval mode, on the CPU. Raises what student_config raises.
     """
