@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -96,6 +97,15 @@ class Config(Settings):
             ("first_position", self.architecture.first_position, "max_position_embeddings"),
         ):
             check_number(f"{name}, below {limit},", value, int, 0, getattr(self, limit) - 1)
+        firsts = dict[str, str]()  # key of config.json -> the first field that reads it
+        for name in (own.name for own in fields(self) if own.init):
+            key = self.family.keys.get(name, name)
+            value, first = getattr(self, name), firsts.setdefault(key, name)
+            if value != (other := getattr(self, first)):
+                raise ValueError(
+                    f"{first} is {brief(other)} and {name} is {brief(value)}; config.json of {self.family.title} has "
+                    f"one key for both, {key}; give both the same value"
+                )
 
     @property
     def family(self) -> Family:
@@ -116,6 +126,10 @@ class Config(Settings):
     def num_labels(self) -> int:
         """K, the labels of a classifier."""
         return len(self.id2label)
+
+    def with_layers(self, take: Sequence[int]) -> Self:
+        """Return the config of a smaller model, which has these layers; see train/distillation.py."""
+        return replace(self, num_hidden_layers=len(take))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:

@@ -19,12 +19,12 @@ from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config, family_of
 from minibert.families.base import NO_HEAD, Family
-from minibert.heads import HEAD_CLASSES
+from minibert.heads import HEAD_CLASSES, Head
 from minibert.model import Encoder
 
 IN, OUT, SCORES, PROBS, CONTEXT = "input", "output", "scores", "probs", "context"
 
-# In the order of computation; `{}` is the layer.
+# In the order in which BERT computes them; `{}` is the layer.
 STAGES = (
     ("token embeddings", "embeddings.token", OUT),
     ("segment embeddings", "embeddings.segment", OUT),
@@ -106,12 +106,16 @@ def upstream_family(model: nn.Module) -> Family | None:
 
 def base(model: nn.Module) -> nn.Module:
     """Return the encoder below a task head, ours (`encoder`) or upstream's (`bert`, ...); the model itself if it has no
-    head.
+    head. Raises ValueError if the encoder is not where its family says.
     """
-    if isinstance(ours := getattr(model, "encoder", None), Encoder):
+    if isinstance(ours := getattr(model, "encoder", model), Encoder):
         return ours
     config: Any = model.config
-    return getattr(model, family_of(config.model_type).prefix.rstrip("."), model)
+    family = family_of(config.model_type)
+    name = family.prefix.rstrip(".")
+    if head_of(model, family) and not hasattr(model, name):
+        raise ValueError(f"{type(model).__name__} has no module {name!r}, where {family.title} has its encoder")
+    return getattr(model, name, model)
 
 
 def head_of(model: nn.Module, family: Family) -> Mapping[str, str]:
@@ -127,12 +131,14 @@ def config_of(model: nn.Module) -> Config:
 
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
-    """Yield every stage of this model in the order of computation, with its module and what is read there.
+    """Yield every stage of this model in the order of STAGES, with its module and what is read there.
 
-    Layers that share weights are one module at many places, and so are linear layers that are one product.
+    Layers that share weights are one module at many places, and so are linear layers that are one product. A module
+    without a name in files, such as nn.Identity in place of a norm, is no stage.
     """
     config = config_of(model)
     family = upstream_family(model)
+    head = model.names_in(config.family) if isinstance(model, Head) else head_of(model, config.family)
     named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
     modules = named[0] | named[1]  # of the task head, and of the encoder below it
     first = STAGES.index(IN_LAYERS[0])
@@ -143,15 +149,13 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
     ]
     for (stage, path, what), layer in rows:
         number = 0 if layer is None else config.architecture.order[layer]
-        names = [path.format(number)]
+        official = [config.family.outputs[path]] if path in config.family.outputs else []  # where upstream computes it
+        with suppress(LookupError):  # the relative has no such module
+            official.append(config.family.official(path, head))
         part = part_of(config.family, path)
-        if part is not None and family is None:
-            names = [f"{path.format(number).rpartition('.')[0]}.products"]
-        elif family is not None:
-            official = [family.outputs[path]] if path in family.outputs else []  # where upstream computes the output
-            with suppress(LookupError):  # the relative has no such module
-                official.append(family.official(path, head_of(model, family)))
-            names = [family.numbered(name, number, config.architecture.layers_in_group) for name in official]
+        names = [family.numbered(name, number, config.architecture.layers_in_group) for name in official if family]
+        if family is None and official:
+            names = [f"{path.format(number).rpartition('.')[0]}.products" if part else path.format(number)]
         if found := [modules[name] for name in names if name and name in modules]:
             yield Place(stage, layer), found[0], part or what
 
@@ -197,7 +201,7 @@ class WatchAttention(TorchFunctionMode):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that collects every stage of this thread's next forward pass; at exit in STAGES' order."""
+    """Yield a dictionary that collects every stage of this thread's next forward pass, in the order of computation."""
     kept: Tensors = {}
     watch = WatchAttention(kept)
     found = list(places(model))
@@ -230,9 +234,6 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             register: Any = module.register_forward_pre_hook if what == SCORES else module.register_forward_hook
             stack.callback(register(hook).remove)
         yield kept
-    for place, _, _ in found:  # a module's hook fires only when the module returns
-        if place in kept:
-            kept[place] = kept.pop(place)
 
 
 def forward(model: nn.Module, batch: Inputs, more: Mapping[str, Any] | None = None) -> Any:

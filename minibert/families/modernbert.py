@@ -15,7 +15,7 @@ Read beside model.py, this file is what changed. Every task head begins with the
 transformers 5.23 ModernBertModel and its heads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -150,16 +150,7 @@ class ModernBertFeedForward(GatedFeedForward):
 
 
 class PreNormLayer(Layer):
-    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)): what most models after BERT do (Xiong et al. 2020).
-
-    The first layer has no norm before its attention, because the embeddings end with one. Mirrors
-    ModernBertEncoderLayer.
-    """
-
-    def __init__(self, config: Config, number: int = 0) -> None:
-        super().__init__(config, number)
-        if number == 0:
-            self.attention_norm = nn.Identity()
+    """x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x)), as most models after BERT (Xiong et al. 2020)."""
 
     def forward(self, x: Tensor, layout: Layout, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
@@ -171,10 +162,16 @@ class PreNormLayer(Layer):
 
 
 class ModernBertLayer(PreNormLayer):
-    """The same, with attention's dropout before its residual, and none after the feed-forward."""
+    """The same, with attention's dropout before its residual, and none after the feed-forward.
+
+    The first layer has no norm before its attention, because the embeddings end with one. Mirrors
+    ModernBertEncoderLayer.
+    """
 
     def __init__(self, config: Config, number: int = 0) -> None:
         super().__init__(config, number)
+        if number == 0:
+            self.attention_norm = nn.Identity()
         self.attention_residual.dropout.p = config.attention_probs_dropout_prob
         self.feed_forward_residual.dropout.p = 0.0
 
@@ -287,6 +284,11 @@ class ModernBertConfig(Config):
         types = {"layer_types": list(self.types())} if self.layer_types else {}
         written = {name: value for name, value in super().to_dict().items() if name != "layer_types"}
         return {**written, **types, "rope_parameters": thetas}
+
+    def with_layers(self, take: Sequence[int]) -> Self:
+        """Return the config of a smaller one with these layers, each of its type."""
+        types = [self.types()[number] for number in take]
+        return self.from_dict(self.to_dict() | {"num_hidden_layers": len(take), "layer_types": types})
 
     def types(self) -> tuple[str, ...]:
         """Return the type of each layer. Raises ValueError for types that do not fit the layers."""

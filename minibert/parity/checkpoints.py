@@ -182,7 +182,7 @@ def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None
             std = parameter.shape[-1] ** -0.5 if isinstance(module, nn.Linear) and parameter.dim() == 2 else 0.25
             if only is None or name in only:
                 parameter.normal_(std=std, generator=generator)
-                parameter.add_(float(isinstance(module, nn.LayerNorm) and name.endswith("weight")))
+                parameter.add_(float(parameter.dim() == 1 and name.endswith("weight")))  # the scale of a norm
 
 
 def make(size: Size, head: str | None, folder: Path) -> nn.Module:

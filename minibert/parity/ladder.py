@@ -210,7 +210,8 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             setattr(module, name, value)
 
     def swap_norms(layer: Layer) -> None:
-        layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
+        if hasattr(layer, "feed_forward_norm"):
+            layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
 
     def move(by: int, embeddings: Embeddings) -> None:
         if hasattr(embeddings, "position"):

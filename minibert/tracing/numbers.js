@@ -5,6 +5,7 @@
    data (from numbers.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
      norm_first         a norm comes before each half of a layer, not after it; ffn_bias: the feed-forward adds b₂
+     norm               its name, LayerNorm or RMSNorm; normed: whether the embeddings end with one
      reach[layer]       how many tokens to each side a token attends to; absent where it attends to all
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1

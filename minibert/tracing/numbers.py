@@ -117,6 +117,8 @@ def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
         "H": config.num_attention_heads,
         "L": len(journey.layers),
         "norm_first": config.architecture.norm_first,
+        "norm": journey.norm,
+        "normed": "sum" in journey.embeddings,
         "ffn_bias": config.architecture.feed_forward_bias,
         "reach": reach(config),
         "tokens": journey.tokens,
@@ -170,7 +172,9 @@ def vectors(journey: Journey, selection: Selection) -> dict[str, Tensor]:
 
 def middle(journey: Journey, layer: int) -> Tensor:
     """Return the vectors between the two halves of a layer, (S,D)."""
-    return journey.layers[layer]["feed-forward sum" if journey.config.architecture.norm_first else "attention norm"]
+    if journey.config.architecture.norm_first:
+        return journey.hidden_states[layer] + journey.layers[layer]["attention output"]
+    return journey.layers[layer]["attention norm"]
 
 
 def feed_forward_sum(journey: Journey, layer: int) -> Tensor:

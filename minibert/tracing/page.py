@@ -20,6 +20,7 @@ import minibert
 from minibert import heads as task_heads
 from minibert import model
 from minibert.families import electra, modernbert
+from minibert.families.base import Architecture
 from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey
@@ -34,32 +35,32 @@ INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
 
-# Step -> the function that computes it, and code of the line.
-STEPS: dict[str, tuple[Callable[..., Any], str]] = {
-    "tokens": (tokenizer.Tokenizer._row, "ids = around("),
-    "ids": (model.Encoder.forward, "as_inputs("),
-    "token embeddings": (model.Embeddings.add, "self.token("),
-    "segment embeddings": (model.Embeddings.add, "self.segment(segments)"),
-    "position embeddings": (model.Embeddings.add, "self.position("),
-    "embeddings": (model.Embeddings.forward, "self.norm("),
-    "projected embeddings": (electra.ProjectedEmbeddings.forward, "self.embedding_projection("),
-    "layers": (model.Encoder.through_layers, "self.layers[number]("),
-    "query, key, value": (model.SelfAttention.project, "self.query"),
-    "rotation": (modernbert.RotaryAttention.forward, "query = rotate("),
-    "scores": (model.eager_attention, "scores = query"),
-    "softmax": (model.eager_attention, "scores.softmax("),
-    "context": (model.eager_attention, "context = "),
-    "output": (model.SelfAttention.forward, "self.output("),
-    "attention norm": (model.Layer.forward, "self.attention_norm("),
-    "feed-forward": (model.FeedForward.forward, "self.contract("),
-    "feed-forward norm": (model.Layer.forward, "self.feed_forward_norm("),
-    "norm before attention": (modernbert.PreNormLayer.forward, "self.attention_norm("),
-    "norm before feed-forward": (modernbert.PreNormLayer.forward, "self.feed_forward_norm("),
-    "final norm": (modernbert.PreNormEncoder.through_layers, "self.final_norm("),
-    "final": (model.Encoder.forward, "EncoderOutput("),
-    "pooler": (model.Pooler.forward, "torch.tanh("),
-    "pooling": (readable.pool, "pooled = "),
-    "masked-lm": (task_heads.TokenPrediction.predict_tokens, "self.transform_norm("),
+# Step -> the class or module that computes it, its function, and code of the line. A relative may have a subclass.
+STEPS: dict[str, tuple[Any, str, str]] = {
+    "tokens": (tokenizer.Tokenizer, "_row", "ids = around("),
+    "ids": (model.Encoder, "forward", "as_inputs("),
+    "token embeddings": (model.Embeddings, "add", "self.token("),
+    "segment embeddings": (model.Embeddings, "add", "self.segment(segments)"),
+    "position embeddings": (model.Embeddings, "add", "self.position("),
+    "embeddings": (model.Embeddings, "forward", "self.norm("),
+    "projected embeddings": (electra.ProjectedEmbeddings, "forward", "self.embedding_projection("),
+    "layers": (model.Encoder, "through_layers", "self.layers[number]("),
+    "query, key, value": (model.SelfAttention, "project", "self.query"),
+    "rotation": (modernbert.RotaryAttention, "forward", "query = rotate("),
+    "scores": (model, "eager_attention", "scores = query"),
+    "softmax": (model, "eager_attention", "scores.softmax("),
+    "context": (model, "eager_attention", "context = "),
+    "output": (model.SelfAttention, "forward", "self.output("),
+    "attention norm": (model.Layer, "forward", "self.attention_norm("),
+    "feed-forward": (model.FeedForward, "forward", "self.contract("),
+    "feed-forward norm": (model.Layer, "forward", "self.feed_forward_norm("),
+    "norm before attention": (model.Layer, "forward", "self.attention_norm("),
+    "norm before feed-forward": (model.Layer, "forward", "self.feed_forward_norm("),
+    "final norm": (modernbert.PreNormEncoder, "through_layers", "self.final_norm("),
+    "final": (model.Encoder, "forward", "EncoderOutput("),
+    "pooler": (model.Pooler, "forward", "torch.tanh("),
+    "pooling": (readable, "pool", "pooled = "),
+    "masked-lm": (task_heads.TokenPrediction, "predict_tokens", "self.transform_norm("),
 }
 
 
@@ -73,6 +74,7 @@ def page(
     """
     selection = select(journey, layers, heads)
     steps = steps_of(journey)
+    architecture = journey.config.architecture
     environment = templates(FOLDER)
     environment.filters |= {
         "seen": seen,
@@ -91,8 +93,8 @@ def page(
         is_pair=1 in journey.sides,
         pair_tokens=PAIR_TOKENS,
         reach=reach(journey.config),
-        lines={step: line_of(step) for step in steps},
-        listings=listings(steps),
+        lines={step: line_of(step, architecture) for step in steps},
+        listings=listings(steps, architecture),
         annotated=quote(annotated),
         sums=sums(journey.decision) if journey.decision else [],
         traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
@@ -109,11 +111,12 @@ def steps_of(journey: Journey) -> list[str]:
     absent = {
         "segment embeddings": "segment" not in journey.embeddings,
         "position embeddings": "position" not in journey.embeddings,
+        "embeddings": "sum" not in journey.embeddings,
         "rotation": not journey.config.architecture.rotary_thetas,
         "attention norm": norm_first,
         "feed-forward norm": norm_first,
         "norm before attention": not norm_first,
-        "norm before feed-forward": not norm_first,
+        "norm before feed-forward": not norm_first or journey.is_parallel,
         "final norm": not norm_first,
         "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,
@@ -199,20 +202,33 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
 # The source
 
 
-def line_of(step: str) -> tuple[str, int]:
+def function_of(step: str, architecture: Architecture) -> Callable[..., Any]:
+    """Return the function that computes a step in this architecture: the one with its code, of the nearest class."""
+    owner, name, code = STEPS[step]
+    if not isinstance(owner, type):
+        return getattr(owner, name)  # type: ignore[no-any-return]  # a function
+    kinds = (kind for kind in vars(architecture).values() if isinstance(kind, type) and issubclass(kind, owner))
+    functions: list[Callable[..., Any]] = [
+        vars(kind)[name] for kind in next(kinds, owner).__mro__ if name in vars(kind)
+    ]
+    return next((function for function in functions if code in inspect.getsource(function)), functions[0])
+
+
+def line_of(step: str, architecture: Architecture) -> tuple[str, int]:
     """Return the file and line of a step: the first line of its function with its code, or where it begins."""
-    function, code = STEPS[step]
+    function = function_of(step, architecture)
     source, first = inspect.getsourcelines(function)
-    found = next((place for place, line in enumerate(source) if code in line), 0)
+    found = next((place for place, line in enumerate(source) if STEPS[step][2] in line), 0)
     return Path(inspect.getfile(function)).name, first + found
 
 
-def listings(steps: Iterable[str]) -> list[tuple[str, int, list[Markup]]]:
+def listings(steps: Iterable[str], architecture: Architecture) -> list[tuple[str, int, list[Markup]]]:
     """Return the source of these steps, with path and first line: all of model.py, and functions of other modules."""
-    found = [("model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
-    for function in dict.fromkeys(STEPS[step][0] for step in steps):
-        path = Path(inspect.getfile(function)).relative_to(PACKAGE).as_posix()
-        if path != "model.py":
+    found = [("minibert/model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
+    for function in dict.fromkeys(function_of(step, architecture) for step in steps):
+        path = Path(inspect.getfile(function))
+        shown = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
+        if shown != "minibert/model.py":
             source, first = inspect.getsourcelines(function)
-            found.append((path, first, coloured("".join(source))))
+            found.append((shown, first, coloured("".join(source))))
     return found

@@ -9,8 +9,10 @@ function strips(stage) {
   if (stage === "embeddings") {
     const signs = { token: "", segment: "+", position: "+", sum: "=" };
     const kept = LOOKED_UP.filter((name) => data.vectors[name]);
-    return [...(kept.length > 2 ? kept : ["token"]).map((name) => row(signs[name], name, name)),
-      row("→", data.E === data.D ? "LayerNorm" : "projected", "hidden0", 1)];
+    const last = data.normed ? [row("→", data.E === data.D ? data.norm : "projected", "hidden0", 1)]
+      : kept.length > 1 ? [row("=", "sum", "hidden0")] : [];
+    const summed = kept.length > (data.normed ? 2 : 1);
+    return [...(summed ? kept : ["token"]).map((name) => row(signs[name], name, name)), ...last];
   }
   if (stage === "way")
     return Object.keys(data.vectors).filter((name) => /^hidden\d/.test(name))
@@ -23,9 +25,9 @@ function strips(stage) {
   const sum = { ...row("=", "sum", `${stage}_sum${l}`), values: add(vector(before, i), vector(stage + l, i)) };
   const rows = [row("", "x", before), row("+", result(stage), stage + l), sum];
   if (data.norm_first && !isLast(stage)) return rows;
-  return [...rows, row("→", data.norm_first ? "final norm" : "LayerNorm", first ? "middle" + l : "hidden" + (l + 1), 1)];
+  return [...rows, row("→", data.norm_first ? "final norm" : data.norm, first ? "middle" + l : "hidden" + (l + 1), 1)];
 }
-/** The name of what half a layer adds to x: with norms first it is computed of LayerNorm(x), which is too long here. */
+/** The name of what half a layer adds to x: with norms first it is computed of a norm of x, which is too long here. */
 const result = (stage) => (stage === "attention" ? "Attention" : "FFN") + (data.norm_first ? "" : "(x)");
 /** Whether this is the last half of the last layer. */
 const isLast = (stage) => stage === "feed_forward" && state.layer === data.L - 1;
@@ -80,7 +82,7 @@ function drawNorms(place) {
     ["‖x‖ before", data.norms[(first ? "hidden" : "middle") + l]],
     [`‖${result(stage)}‖`, data.norms[stage + l]],
     ["‖sum‖", data.norms[`${stage}_sum${l}`]],
-    ...(data.norm_first && !isLast(stage) ? [] : [[`‖x‖ after ${data.norm_first ? "the final norm" : "LayerNorm"}`,
+    ...(data.norm_first && !isLast(stage) ? [] : [[`‖x‖ after ${data.norm_first ? "the final norm" : data.norm}`,
       data.norms[first ? "middle" + l : "hidden" + (l + 1)]]]),
     [data.norm_first ? "cosine of x and sum" : "cosine of before and after", data.cosines[stage + l]],
   ];

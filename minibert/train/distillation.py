@@ -1,7 +1,7 @@
 """Distillation: a student learns the predictions of its teacher, besides the text itself.
 
     corpus -> rows, masked -> teacher, frozen             -> its predictions and hidden states
-                           -> student, half as many layers -> three losses -> an ordinary DistilBERT
+                           -> student, half as many layers -> three losses -> an ordinary checkpoint
 
 A text has one original token at a mask; the teacher gives a probability of every token, which is more to learn from.
 Divided by a temperature before softmax, its small probabilities count too (Hinton et al. 2015):
@@ -20,8 +20,9 @@ The student begins with some layers of its teacher:
                               |        |       |           |       |
     student, 3 layers     embeddings   0       1           2   task head
 
-A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. Segments
-and the pooler are dropped; all else is as wide as in the teacher, whose weights fit unchanged.
+A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. The
+student of a BERT is a DistilBERT, without segments and pooler; that of any other relative is a smaller one of the same
+relative. All is as wide as in the teacher, whose weights fit unchanged.
 Besides the letters of model.py:
 
     T  tokens of all texts in the batch        N  tokens whose logits are needed
@@ -42,12 +43,11 @@ from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.families.distilbert import WithoutSegments
-from minibert.families.modernbert import ModernBertConfig
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
-from minibert.model import Embeddings
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
@@ -69,7 +69,7 @@ from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
-CARRIED = (  # from the teacher's config to the student's
+CARRIED = (  # from the config of a BERT to that of its student
     "vocab_size",
     "hidden_size",
     "num_attention_heads",
@@ -108,12 +108,10 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
 def check_teacher(folder: Path, head: str) -> Config:
     """Return the teacher's config. Raises ValueError if no student can begin with its layers or it lacks the head."""
     config = Config.from_file(folder / "config.json")
-    own = config.architecture
-    plain = own.embeddings in (Embeddings, WithoutSegments) or own.norm_first
-    if not plain or own.order != tuple(range(config.num_hidden_layers)):
+    if config.architecture.order != tuple(range(config.num_hidden_layers)):
         raise ValueError(
-            f"{folder} is of type {config.family.title}, whose positions, embeddings or layers do not fit a "
-            "DistilBERT; the teacher can be a BERT, a DistilBERT or a ModernBERT"
+            f"{folder} is of type {config.family.title}, whose layers share their weights, so that none can be left "
+            "out; the teacher can be of any type with a set of weights for each layer, such as BERT"
         )
     if not has_head(folder, head):
         raise ValueError(
@@ -125,35 +123,47 @@ def check_teacher(folder: Path, head: str) -> Config:
 
 
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
-    """Return a student with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
+    """Return a student with these layers of the teacher, its embeddings, and its prediction of tokens if it has one.
 
-    It is a DistilBERT, or for a ModernBERT a smaller one whose layers keep their windows. Any other task head is fresh.
-    In eval mode, on the CPU. Raises ValueError unless the first layer of a ModernBERT, which has no norm, stays first.
+    Any other task head is fresh. In eval mode, on the CPU. Raises what student_config raises.
     """
-    config = student_config(teacher.config, take)
-    student = HEAD_CLASSES[teacher.name](config)
-    names = ["encoder.embeddings.token", "encoder.embeddings.norm"]
-    names += ["encoder.final_norm"] if config.architecture.norm_first else ["encoder.embeddings.position"]
-    names += ["transform", "transform_norm", "decoder"] if isinstance(student, TokenPrediction) else []
-    pairs = [(name, name) for name in names]
-    pairs += [(f"encoder.layers.{ours}", f"encoder.layers.{theirs}") for ours, theirs in enumerate(take)]
-    for ours, theirs in pairs:
-        student.get_submodule(ours).load_state_dict(teacher.get_submodule(theirs).state_dict())
+    student = HEAD_CLASSES[teacher.name](student_config(teacher.config, take))
+    state, theirs = student.state_dict(), teacher.state_dict()
+    for name in state:
+        if name.startswith("encoder.layers."):
+            number, _, rest = name.removeprefix("encoder.layers.").partition(".")
+            state[name] = theirs[f"encoder.layers.{take[int(number)]}.{rest}"]
+        elif name.startswith("encoder.") or isinstance(student, TokenPrediction):
+            state[name] = theirs[name]
+    student.load_state_dict(state)
     return student.eval()
 
 
 def student_config(teacher: Config, take: Sequence[int]) -> Config:
-    """Return the config of a student with these layers."""
-    if isinstance(teacher, ModernBertConfig):
-        if 0 in take[1:] or take[0]:
+    """Return the config of a student with these layers: of a DistilBERT for a BERT, else of the same relative.
+
+    Raises ValueError for a layer that computes otherwise in its new place, such as the first of a ModernBERT.
+    """
+    if teacher.family in (BERT, DISTILBERT):
+        carried = {name: getattr(teacher, name) for name in CARRIED}
+        sizes = {"num_hidden_layers": len(take), "num_labels": teacher.num_labels}
+        return Config.from_dict({"model_type": "distilbert"} | sizes | carried)
+    student = teacher.with_layers(take)
+    for ours, theirs in enumerate(take):
+        if kind_of_layer(student, ours) != kind_of_layer(teacher, theirs):
             raise ValueError(
-                f"take is {tuple(take)}; layer 0 of {teacher.family.title} must be the first, and only there"
+                f"take is {tuple(take)}; layer {theirs} of {teacher.family.title} computes otherwise than layer {ours} "
+                f"of one with {len(take)} layers, so it cannot begin as that layer"
             )
-        types = [teacher.types()[number] for number in take]
-        return Config.from_dict(teacher.to_dict() | {"num_hidden_layers": len(take), "layer_types": types})
-    carried = {name: getattr(teacher, name) for name in CARRIED}
-    sizes = {"num_hidden_layers": len(take), "num_labels": teacher.num_labels}
-    return Config.from_dict({"model_type": "distilbert"} | sizes | carried)
+    return student
+
+
+def kind_of_layer(config: Config, number: int) -> tuple[object, ...]:
+    """Return what tells layers of one model apart: their modules, and their windows and angles if they have any."""
+    own = config.architecture
+    with torch.device("meta"):
+        modules = [(name, type(module)) for name, module in own.layer(config, number).named_modules()]
+    return modules, *(values[number] for values in (own.windows, own.rotary_thetas) if values)
 
 
 def load_teacher(folder: Path, head: str) -> Head:
@@ -362,7 +372,7 @@ def distill(
     overwrite: bool = False,
     **settings: Any,
 ) -> Head:
-    """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
+    """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint.
 
     task: "language", with a text file (one sentence per line, an empty line between documents) and a masked LM as the
     teacher; or "classify", or a Classification with settings of its own, with a table of texts and labels, or the

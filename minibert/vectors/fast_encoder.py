@@ -41,15 +41,14 @@ class Kernels:
 
     def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
         """Return layers with the same input as one product. Raises TypeError for a layer that computes otherwise."""
-        for layer in layers:
-            if type(layer).forward is not nn.Linear.forward:
-                raise TypeError(f"{type(layer).__name__} has its own forward, for which no fast path has a product")
+        check_linear(*layers)
         if product in self.quantizations:
             return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
 
     def in_float32(self, layer: nn.Linear) -> Linear:
         """Return a layer that is always computed in float32: it has few tokens or a narrow input."""
+        check_linear(layer)
         return choose_linear(torch.float32, self.device)([layer], torch.float32, self.device)
 
     def __str__(self) -> str:
@@ -59,19 +58,32 @@ class Kernels:
         return f"on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
+def check_linear(*layers: nn.Linear) -> None:
+    """Raise TypeError for a linear layer that computes otherwise than nn.Linear."""
+    for layer in layers:
+        if type(layer).forward is not nn.Linear.forward:
+            raise TypeError(f"{type(layer).__name__} has its own forward, for which no fast path has a product")
+
+
 def float32(weight: Tensor, device: torch.device) -> nn.Parameter:
     """Return the weight in float32 on the device; it is copied only if it is not already there."""
     return nn.Parameter(weight.detach().to(device, torch.float32), requires_grad=False)
 
 
 def norm_of(source: nn.Module, device: torch.device) -> nn.Module:
-    """Return a norm in float32. Raises TypeError for a module that has a matrix: no fast path knows it."""
+    """Return a module without linear layers, such as a norm, in float32. Raises what put_vectors raises."""
     norm = with_parts(source, {})
-    for name, weight in source.named_parameters():
-        if weight.dim() > 1:
-            raise TypeError(f"{type(source).__name__} has the matrix {name}, for which no fast path has a product")
-        norm.register_parameter(name, float32(weight, device))
+    for path, module in source.named_modules():
+        put_vectors(norm.get_submodule(path), module, f"{type(source).__name__}.{path}".rstrip("."), device)
     return norm
+
+
+def put_vectors(fast: nn.Module, source: nn.Module, name: str, device: torch.device) -> None:
+    """Put the parameters of this module alone, in float32, into its copy. Raises TypeError for a matrix."""
+    for kind, weight in source.named_parameters(recurse=False):
+        if weight.dim() > 1:
+            raise TypeError(f"{name} has the matrix {kind}, for which no fast path has a product; list it in `leaves`")
+        fast.register_parameter(kind, float32(weight, device))
 
 
 class JoinedAttention(model.SelfAttention):
@@ -159,13 +171,15 @@ def fast_layer(source: nn.Module, kernels: Kernels) -> Any:
     layer: Any = with_parts(source, FAST)
     for path, module in source.named_modules():
         parent, _, name = path.rpartition(".")
-        leaves: Mapping[str, Sequence[str]] = getattr(source.get_submodule(parent), "leaves", {})
+        above = source.get_submodule(parent)
+        leaves: Mapping[str, Sequence[str]] = getattr(above, "leaves", {})
         if isinstance(module, nn.Dropout):
             layer.set_submodule(path, nn.Identity())  # torch copies its input, even in eval mode
-        elif hasattr(module, "leaves"):
-            put_products(layer.get_submodule(path), module, kernels)
-        elif module._parameters and name not in chain(*leaves.values()):
-            layer.set_submodule(path, norm_of(module, kernels.device))
+        elif not path or name not in chain(*leaves.values()):
+            whole = f"{type(above).__name__}.{name}".rstrip(".")
+            put_vectors(layer.get_submodule(path), module, whole, kernels.device)
+            if hasattr(module, "leaves"):
+                put_products(layer.get_submodule(path), module, kernels)
     return layer
 
 

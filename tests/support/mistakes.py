@@ -361,7 +361,7 @@ MISTAKES = (
     Mistake(
         "norm before the first attention",
         norm_before_the_first_attention,
-        "layer 0 query",
+        "layer 0 attention norm",
         "layer 0 has none before its attention",
         families=MODERN,
     ),

@@ -21,6 +21,7 @@ from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import numbers
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
+from minibert.tracing.run import Trace
 from minibert.utils import templates
 
 TEXT = "the film very lovely it good"  # "it" is two pieces
@@ -209,7 +210,7 @@ def test_the_texts_of_a_page_are_those_of_the_models_own_order(modern, encoder, 
         ("x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x))", "x = LayerNorm(x + Attention(x))"),
         ("FFN(x) = (activation(x W₁) * (x V)) W₂ ", "FFN(x) = activation(x W₁ + b₁) W₂ + b₂"),
         ("In layers 1, 2 a token reads only the 2 tokens to each side of it; in the others", "Residual and norm again"),
-        ("final norm model.py", "position embeddings model.py"),
+        ("final norm modernbert.py", "position embeddings model.py"),
     ):
         assert own in first and own not in after and others in after and others not in first
 
@@ -279,23 +280,24 @@ def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
 NORM_FIRST = {"rotation", "norm before attention", "norm before feed-forward", "final norm"}  # steps of ModernBERT
 
 
-def check_links(page: str, absent: set[str]) -> None:
+def check_links(traced: Trace, absent: set[str]) -> None:
+    page = traced.to_html()
     lines = dict(re.findall(r'<span id="([\w.]+-L\d+)" class="row"><i>\d+</i>(.*?)\n</span>', page, re.DOTALL))
     linked = set(re.findall(r'href="#(.*?)"', page))
     assert linked <= set(Reader(page).values("id"))
     for step in pages.STEPS.keys() - absent:
-        anchor = "{}-L{}".format(*pages.line_of(step))
-        assert anchor in linked and pages.STEPS[step][1] in Reader(lines[anchor]).text, step
+        anchor = "{}-L{}".format(*pages.line_of(step, traced.config.architecture))
+        assert anchor in linked and pages.STEPS[step][2] in Reader(lines[anchor]).text, step
 
 
 def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, encoder, modern, tmp_path):
     pooled = minibert.trace(minibert.load(write_words_checkpoint(tmp_path)), tokenizer, TEXT)
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
-        check_links(traced.to_html(), {absent, "projected embeddings"} | NORM_FIRST)
+        check_links(traced, {absent, "projected embeddings"} | NORM_FIRST)
     absent = {"segment embeddings", "position embeddings", "attention norm", "feed-forward norm", "pooler"}
-    check_links(minibert.trace(*modern, "[MASK]").to_html(), absent | {"projected embeddings"})
-    address = f'href="../built%20here/model.html#L{pages.line_of("softmax")[1]}"'
+    check_links(minibert.trace(*modern, "[MASK]"), absent | {"projected embeddings"})
+    address = f'href="../built%20here/model.html#L{pages.line_of("softmax", encoder.config.architecture)[1]}"'
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
 
@@ -316,7 +318,7 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
     page = traced.to_html()
     assert "no segments" in traced.notes[0] and 'scope="col">segment' not in page
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
-    check_links(page, {"projected embeddings", "segment embeddings", "pooler", "masked-lm"} | NORM_FIRST)
+    check_links(traced, {"projected embeddings", "segment embeddings", "pooler", "masked-lm"} | NORM_FIRST)
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
@@ -328,14 +330,13 @@ def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
         num_attention_heads=3,
         num_hidden_layers=3,
         intermediate_size=37,
-        type_vocab_size=0,
     )
     traced = minibert.trace(minibert.Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
     page = traced.to_html()
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
     assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
     assert "1 set of weights for all 3" in Reader(page).text
-    check_links(page, {"segment embeddings", "pooler", "masked-lm"} | NORM_FIRST)
+    check_links(traced, {"pooler", "masked-lm"} | NORM_FIRST)
 
 
 @pytest.mark.parametrize(

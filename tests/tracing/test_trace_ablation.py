@@ -72,7 +72,6 @@ def test_a_shared_layer_loses_its_head_in_one_place_only():
         num_attention_heads=3,
         num_hidden_layers=3,
         intermediate_size=37,
-        type_vocab_size=0,
     )
     encoder, ids = minibert.Encoder(config, pooler=False).eval(), torch.tensor([[2, 7, 9, 3]]).expand(3, -1)
     whole = encoder(ids, output_hidden_states=True).hidden_states
