@@ -85,7 +85,7 @@ TABLE = r"one column is expected; pass pairs as two columns: tokenizer\(first, s
         (Path("model"), "the texts come first, then the model"),
         *((vectors, "numbers.* a @ b.T") for vectors in (np.zeros((2, 3)), np.float32([1, 2]), torch.zeros(2, 3))),
         *((vectors, "row 0 .* a @ b.T") for vectors in ([[0.5, 1.5]], [np.zeros(2)])),
-        (polars.LazyFrame({"text": ["a"]}), r"LazyFrame .* collect\(\)"),
+        pytest.param(polars.LazyFrame({"text": ["a"]}), r"LazyFrame .* collect\(\)", id="LazyFrame"),
         ({"train": polars.DataFrame({"text": ["a"]}), "test": polars.DataFrame()}, r"data\['train'\]"),
     ],
     ids=repr,
