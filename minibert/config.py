@@ -92,6 +92,7 @@ class Config(Settings):
                 raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
+        self.architecture.check(self)
         for name, value, limit in (
             ("pad_token_id", self.pad_token_id, "vocab_size"),
             ("first_position", self.architecture.first_position, "max_position_embeddings"),

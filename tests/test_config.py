@@ -18,7 +18,8 @@ from minibert.checkpoints.load import names_in_file
 from minibert.config import ACTIVATIONS, MOST_LABELS, Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
-from minibert.families.base import Family
+from minibert.families.base import Architecture, Family
+from minibert.families.base import bert as architecture
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
@@ -296,3 +297,25 @@ def test_a_config_file_that_cannot_be_is_refused_with_its_path(content: bytes, m
     with pytest.raises(ValueError, match=message) as error:
         Config.from_file(tmp_path / "config.json")
     assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "message"),
+    [
+        ({"windows": (4,)}, "windows has 1 values and the model 2 layers"),
+        ({"rotary_thetas": (1e4,) * 3}, "rotary_thetas has 3 values and the model 2 layers"),
+        ({"order": (0, 0), "windows": (4, 4)}, "windows has 2 values and the model 1 layers"),
+        ({"text_head": "swoosh"}, "text_head is 'swoosh'; choose from gelu"),
+        ({"tables": {"colour_ids": "type_vocab_size"}}, "'colour_ids'"),
+        ({"tables": {"task_type_ids": "colours"}}, "'colours'"),
+    ],
+)
+def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(
+    contradiction: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(config: Config) -> Architecture:
+        return architecture(config, **contradiction)
+
+    monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(BERT, architecture=wrong))
+    with pytest.raises(ValueError, match=message):
+        small_config()

@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from minibert.config import Config
+from minibert.config import ACTIVATIONS, Config
+from minibert.inputs import KINDS
 from minibert.model import Embeddings, Encoder, FeedForward, Layer, SelfAttention, layer_norm
+from minibert.utils.printing import brief
 
 NO_HEAD: Mapping[str, str] = MappingProxyType({})  # the modules of an encoder without a task head
 
@@ -78,9 +80,28 @@ class Architecture:
     sparse_prediction: bool = False  # with labels, a masked LM computes only the logits of labelled tokens
     answer_dropout: float = 0.0  # before the start and end logits of an answer
 
+    def check(self, config: Config) -> None:
+        """Raise ValueError for values that contradict each other or the config, or that minibert does not implement."""
+        layers = len(set(self.order))
+        for name, values in (("windows", self.windows), ("rotary_thetas", self.rotary_thetas)):
+            if len(values) not in (0, layers):
+                raise ValueError(f"{name} has {len(values)} values and the model {layers} layers; one per layer")
+        if self.rotary_thetas and (W := config.hidden_size // config.num_attention_heads) % 2:
+            raise ValueError(f"a head is {W} wide; rotary positions need an even width")
+        for name in ("prediction_act", "text_head", "choice_head", "token_head"):
+            if getattr(self, name) not in ("", "pooler", *ACTIVATIONS):
+                raise ValueError(f"{name} is {brief(getattr(self, name))}; choose from {', '.join(ACTIVATIONS)}")
+        if "pooler" in (self.text_head, self.choice_head) and not config.family.has_pooler:
+            raise ValueError(f"text_head is 'pooler'; {config.family.title} has none, so its heads need an activation")
+        for name, rows in self.tables.items():
+            if name not in KINDS or not hasattr(config, rows):
+                raise ValueError(
+                    f"tables has {name!r}: {rows!r}; the ids are {' or '.join(KINDS)}, and a field of Config"
+                )
+
 
 def bert(config: Config, **changes: Any) -> Architecture:
-    """Return BERT's architecture, with the changes of a relative. Raises ValueError for angles of an odd width."""
+    """Return BERT's architecture, with the changes of a relative."""
     dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     own: dict[str, Any] = {
         "embedding_size": config.hidden_size,
@@ -89,10 +110,7 @@ def bert(config: Config, **changes: Any) -> Architecture:
         "choice_dropout": dropout,
         "token_dropout": dropout,
     }
-    made = Architecture(**own | changes)
-    if made.rotary_thetas and (W := config.hidden_size // config.num_attention_heads) % 2:
-        raise ValueError(f"a head is {W} wide; rotary positions need an even width")
-    return made
+    return Architecture(**own | changes)
 
 
 @dataclass(frozen=True)
