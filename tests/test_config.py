@@ -302,8 +302,8 @@ def test_a_config_file_that_cannot_be_is_refused_with_its_path(content: bytes, m
 @pytest.mark.parametrize(
     ("contradiction", "message"),
     [
-        ({"windows": (4,)}, "windows has 1 values and the model 2 layers"),
-        ({"rotary_thetas": (1e4,) * 3}, "rotary_thetas has 3 values and the model 2 layers"),
+        ({"windows": (4,)}, "windows has 1 values and the model \\d+ layers"),
+        ({"rotary_thetas": (1e4,) * 3}, "rotary_thetas has 3 values and the model \\d+ layers"),
         ({"order": (0, 0), "windows": (4, 4)}, "windows has 2 values and the model 1 layers"),
         ({"text_head": "swoosh"}, "text_head is 'swoosh'; choose from gelu"),
         ({"tables": {"colour_ids": "type_vocab_size"}}, "'colour_ids'"),
@@ -318,4 +318,4 @@ def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(
 
     monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(BERT, architecture=wrong))
     with pytest.raises(ValueError, match=message):
-        small_config()
+        small_config(BERT)
