@@ -255,7 +255,7 @@ def test_a_table_on_standard_input_is_refused_with_its_format(
     kind: str, stdin: bytes, format: str, home: Path, run: Any
 ) -> None:
     for argv in ([], ["--file", "-"]):
-        assert f"--format {format} " in run("predict", home / kind, *argv, status=2, stdin=stdin)
+        assert f"--format {format}, " in run("predict", home / kind, *argv, status=2, stdin=stdin)
     argv = ["predict", home / kind, "--file", "-", "--format"]
     assert run(*argv, "txt", stdin=b"good\tfilm\n")
     assert run(*argv, format, "--text", "1" if format == "tsv" else "text", stdin=stdin)

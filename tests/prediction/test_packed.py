@@ -21,6 +21,7 @@ import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
+from minibert.families.roberta import RobertaEmbeddings
 from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering, Reads
 from minibert.inputs import IGNORED
 from minibert.model import Embeddings
@@ -141,7 +142,8 @@ def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
 
 def positions_run_on(patch: pytest.MonkeyPatch) -> None:
     """The tokens are counted through the batch, as far as there are positions."""
-    patch.setattr(Embeddings, "positions", lambda self, ids: (torch.arange(ids.numel()) % (WIDTH - 1)).view_as(ids))
+    for kind in (Embeddings, RobertaEmbeddings):
+        patch.setattr(kind, "positions", lambda self, ids: (torch.arange(ids.numel()) % (WIDTH - 1)).view_as(ids))
 
 
 def segments_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Settings are written once: the fields of a dataclass define limits and command-line flags."""
 
 import argparse
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,9 @@ def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: typ
 def test_a_setting_is_kept_in_pythons_own_type(kind: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
     made = kind(**given)
     assert {name: getattr(made, name) for name in own} == own
-    assert json.loads(json.dumps(vars(made)))[next(iter(own))] == json.loads(json.dumps(next(iter(own.values()))))
+    assert json.loads(json.dumps(dataclasses.asdict(made)))[next(iter(own))] == json.loads(
+        json.dumps(next(iter(own.values())))
+    )
     assert made == kind(**given | own)
 
 

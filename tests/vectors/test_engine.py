@@ -92,7 +92,7 @@ def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(change
     engine = Engine(encoder)
     if len(encoder.layers) < L:
         engine.encoder.layers[-1] = Engine(random_encoder()).encoder.layers[-1]
-    elif encoder.embeddings.embedding_projection is not None:
+    elif hasattr(encoder.embeddings, "embedding_projection"):
         own = engine.encoder.embeddings.embedding_projection
         own.bias = torch.zeros_like(own.bias)
     else:
