@@ -188,7 +188,7 @@ def test_nothing_is_cut_off_and_the_pictures_can_be_read(browser: Any, folder: P
         """[getComputedStyle(document.body).backgroundColor,
         ...[...document.querySelectorAll(".paper")].map(paper => getComputedStyle(paper).fill)]"""
     )
-    assert len(sizes) == 8 and min(sizes) >= 13 and len(set(grounds)) == 1
+    assert len(sizes) == 7 and min(sizes) >= 13 and len(set(grounds)) == 1
 
 
 def test_a_page_that_someone_else_wrote_is_kept(tmp_path: Path) -> None:
