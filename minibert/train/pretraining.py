@@ -25,7 +25,7 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import NextSentence, Packing, SentenceOrder, Stream, joined, masked
+from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, joined, masked
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Goal, Run, resolve_precision
@@ -233,7 +233,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
         "paragraphs=True)": packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
-        f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentence) and texts and too_few,
+        f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentencePairs) and texts and too_few,
         "it gives no row to learn from": not rows,
     }
     for problem in (problem for problem, holds in problems.items() if holds):
