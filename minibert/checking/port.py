@@ -109,22 +109,20 @@ class Expected:
         model: Any = load(self.folder, head=head)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
+        architecture = config.architecture
         fits = (
-            config.architecture.feed_forward is FeedForward
-            and not config.architecture.norm_first
+            architecture.feed_forward is FeedForward
+            and not architecture.norm_first
             and config.hidden_act == "gelu"
+            and architecture.embedding_size == config.hidden_size
         )
-        if (
-            not fits
-            or config.architecture.embedding_size != config.hidden_size
-            or len(set(config.architecture.order)) < len(encoder.layers)
-        ):
+        if not fits:
             return None
         of_head = BERT.heads.get(head or "", {})
         found = {name_in_file(BERT, ours, of_head): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
-        found[positions] = found[positions][config.architecture.first_position :]
+        found[positions] = found[positions][architecture.first_position :]
         found["eps"] = torch.tensor(config.layer_norm_eps, dtype=torch.float64)
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found

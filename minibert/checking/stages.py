@@ -206,9 +206,15 @@ def of_masking(world: World) -> list[Case]:
     ]
 
 
-def shares(case: Case, result: Any) -> Tensor:
-    """Return what masking did, as shares that every right solution has, whatever numbers it draws."""
+def shares(case: Case, result: Any) -> Any:
+    """Return what masking did, as shares that every right solution has, whatever numbers it draws.
+
+    Returns a result of another form as it is.
+    """
     ids, special, mask_id, *_ = case.arguments
+    tensors = isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)
+    if not tensors or any(x.shape != ids.shape for x in result):
+        return result
     inputs, labels = result
     chosen = labels != reference.IGNORED
     changed = inputs != ids

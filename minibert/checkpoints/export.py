@@ -4,7 +4,6 @@ Inputs and outputs are named as in transformers; inputs may have any number of t
 positions, with padding on the right.
 """
 
-import importlib
 import logging
 import warnings
 from pathlib import Path
@@ -108,8 +107,9 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
 @torch.inference_mode()
 def largest_difference(wrapped: Positional, file: Path) -> float:
     """Return the largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
-    runtime: Any = importlib.import_module("onnxruntime")
-    session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
     largest = 0.0
     for shape in SHAPES:
         given = inputs_of(wrapped.model, shape)

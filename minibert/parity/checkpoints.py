@@ -4,7 +4,6 @@ A freshly initialised model hides mistakes: its LayerNorms are 1 and 0, its bias
 transformers (of the extra `test`) writes the folder, minibert reads it.
 """
 
-import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,7 +131,8 @@ LARGER = tuple(
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence warnings within the block; from then on also transformers' messages on new heads and its bars."""
-    logging = importlib.import_module("transformers").utils.logging
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with warnings.catch_warnings(action="ignore"):
@@ -142,7 +142,9 @@ def quiet() -> Iterator[None]:
 def upstream_class(family: Family, head: str | None) -> Any:
     """Return the class in transformers for a task head (None: the bare encoder)."""
     suffix = HEAD_CLASSES[head].upstream if head else "Model"
-    return getattr(importlib.import_module("transformers"), family.upstream + suffix)
+    import transformers
+
+    return getattr(transformers, family.upstream + suffix)
 
 
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:

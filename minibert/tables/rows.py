@@ -1,7 +1,6 @@
 """The rows of a file, one after the other, each with its place for messages: cells of a table, or a JSON value."""
 
 import csv
-import importlib
 import io
 import json
 import os
@@ -110,7 +109,9 @@ def rows_of(data: Any, name: str) -> list[Any]:
 def open_parquet(stream: BinaryIO, name: str) -> Any:
     """Return a pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
     try:
-        return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(stream)
     except ImportError:
         raise ImportError(
             f"{name} is read as parquet, which needs pyarrow: {install_hint('parquet')}; or save it as .jsonl"
@@ -175,6 +176,8 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     ValueError for a damaged file, a row longer than ROW_LIMIT, and a file that holds more than most_bytes.
     """
     file = open_parquet(stream, name)
+    from pyarrow import ArrowException
+
     most = formats.most_bytes(stream.seek(0, os.SEEK_END))
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
@@ -193,7 +196,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
                     raise formats.too_long(f"{name}, row {row},", formats.ROW_LIMIT)
                 yield part.cast(schema)
                 row += len(part)
-    except (OSError, RuntimeError, importlib.import_module("pyarrow").ArrowException) as error:
+    except (OSError, RuntimeError, ArrowException) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
 
 
@@ -201,7 +204,8 @@ def decoded_size(array: Any) -> int:
     """Return the bytes of an Arrow array in which each text is written out."""
     if not hasattr(array, "dictionary"):
         return int(array.nbytes)
-    compute = importlib.import_module("pyarrow.compute")
+    from pyarrow import compute
+
     return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
 
 
