@@ -10,16 +10,14 @@ from typing import Any
 from minibert.checking.report import Report
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
 from minibert.storage import hub
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings
 
 MODEL = "all-MiniLM-L6-v2"
 
 
 @with_settings()
-def check(
-    what: Any, model: str | os.PathLike[str] = MODEL, *, stage: str | None = None, precision: str = "auto"
-) -> Report:
+def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precision: str = "auto") -> Report:
     """Return what is wrong with a BERT of your own, and why.
 
         minibert.check("my_bert.py")                        a file of functions, as tutorials/build/my_bert.py

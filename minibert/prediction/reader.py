@@ -27,14 +27,14 @@ from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.names import as_numbers, label_names
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.files import read_json, user_path
+from minibert.utils.files import AnyPath, read_json, user_path
 from minibert.utils.printing import block, cut
 from minibert.utils.settings import check_number, with_settings
 
 REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
 
-def folder_kind(name: str | os.PathLike[str]) -> str:
+def folder_kind(name: AnyPath) -> str:
     """Return what a folder, or a checkpoint by its name on the Hub, holds.
 
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
@@ -144,7 +144,7 @@ def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
 
 
 def open_reader(
-    name: str | os.PathLike[str],
+    name: AnyPath,
     *,
     model: str | None = None,
     device: str = "auto",
@@ -181,7 +181,7 @@ def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:
 
 @with_settings()
 def predict(
-    model: str | os.PathLike[str] | Head | Classifier | Reader,
+    model: AnyPath | Head | Classifier | Reader,
     texts: object,
     pairs: object = None,
     *,

@@ -12,7 +12,6 @@ again with replacement.
     nDCG@10     Σ 1 / log2(1 + rank) of the right texts, as a share of the best possible
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.metrics import correlation
 from minibert.tasks.names import as_float, as_number
+from minibert.utils.files import AnyPath
 from minibert.utils.printing import block, counted
 from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
@@ -167,7 +167,7 @@ def ranking_scores(rows: Sequence[int], right: set[int]) -> dict[str, float]:
 
 
 def measure_file(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     what: str,
     model: Any = DEFAULT_MODEL,
     *,

@@ -27,7 +27,7 @@ from minibert.train.embedding import EmbeddingRun
 from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.settings import FinetuneSettings
 from minibert.utils.device import choose_device
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
@@ -47,8 +47,8 @@ def finetune(
     *,
     pairs: Sequence[str] | None = None,
     dev: object = None,
-    out: str | os.PathLike[str] | None = None,
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    out: AnyPath | None = None,
+    model: AnyPath = "distilbert-base-uncased",
     restart: bool = False,
     overwrite: bool = False,
     **settings: Any,
@@ -135,7 +135,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @with_settings()
     def __init__(
         self,
-        model: str | os.PathLike[str] = "distilbert-base-uncased",
+        model: AnyPath = "distilbert-base-uncased",
         *,
         epochs: int = 3,
         learning_rate: float = 5e-5,

@@ -30,7 +30,7 @@ from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import PretrainSettings
-from minibert.utils.files import read_json, regular, user_path
+from minibert.utils.files import AnyPath, read_json, regular, user_path
 from minibert.utils.outputs import check_folder
 from minibert.utils.printing import block
 from minibert.utils.settings import with_settings
@@ -62,7 +62,7 @@ class PretrainRun(Run):
     held_out: list[Example]  # masked once
 
     @classmethod
-    def of(cls, corpus: str | os.PathLike[str], settings: PretrainSettings) -> Self:
+    def of(cls, corpus: AnyPath, settings: PretrainSettings) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
         distributed.check(settings.batch_size)
         new = settings.init is None
@@ -267,13 +267,13 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
 
 @with_settings(PretrainSettings)
 def pretrain(
-    corpus: str | os.PathLike[str],
+    corpus: AnyPath,
     *,
-    out: str | os.PathLike[str],
-    config: str | os.PathLike[str] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    init: str | os.PathLike[str] | None = None,
-    dev: str | os.PathLike[str] | None = None,
+    out: AnyPath,
+    config: AnyPath | None = None,
+    tokenizer: AnyPath | None = None,
+    init: AnyPath | None = None,
+    dev: AnyPath | None = None,
     restart: bool = False,
     overwrite: bool = False,
     **settings: Any,

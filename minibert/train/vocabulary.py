@@ -30,7 +30,7 @@ from minibert.tables.reading import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS, strip_accents
 from minibert.train.settings import VocabularySettings
-from minibert.utils.files import user_path, write_text_atomically
+from minibert.utils.files import AnyPath, user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.printing import progress_bar
 
@@ -69,7 +69,7 @@ class Vocabulary:
 
 
 def learn_vocabulary(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: AnyPath | Sequence[AnyPath],
     size: int = VocabularySettings.size,
     *,
     lowercase: bool = True,
@@ -132,7 +132,7 @@ def check_words(words: Mapping[str, int], counted: Counter[str], size: int, sour
 # Words
 
 
-def count_strings(paths: Sequence[str | os.PathLike[str]], reading: FileSettings = DEFAULT) -> Counter[str]:
+def count_strings(paths: Sequence[AnyPath], reading: FileSettings = DEFAULT) -> Counter[str]:
     """Return the count of each string between spaces; beyond MOST_WORDS different ones the rarest are dropped.
 
     Raises ValueError for a binary file.

@@ -24,6 +24,7 @@ from minibert.utils.printing import brief, cut
 if sys.platform != "win32":
     import fcntl
 
+AnyPath = str | os.PathLike[str]  # of a file or a folder, as a user gives it
 DEEPEST = 100  # lists and objects of JSON within each other: Python's own limit depends on the caller
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
@@ -93,7 +94,7 @@ def inside(folder: Path, name: str, source: Path) -> Path:
     return path
 
 
-def user_path(path: str | os.PathLike[str]) -> Path:
+def user_path(path: AnyPath) -> Path:
     """Return a path that a user gave, with the home folder in place of ~ as a shell has it.
 
     Raises TypeError for anything but a str or a Path, ValueError for "".
@@ -105,7 +106,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def neighbours(path: str | os.PathLike[str]) -> list[str]:
+def neighbours(path: AnyPath) -> list[str]:
     """Return the paths beside this one that are not hidden, each written as it is: what it may be a misspelling of."""
     folder = user_path(path).parent
     with suppress(OSError):
