@@ -183,13 +183,12 @@ def check_stage(stage: Stage, world: World, module: ModuleType, source: str, bef
             return waits(stage, unready)
         where = line_of(error, Path(str(module.__file__)))
         return Verdict(stage, WRONG, what=f"{case.what}: {where}{type(error).__name__}: {error}")
-    numbers = Numbers(found, right, allowed, lambda functions: run_cases(stage, cases, functions))
+
+    def run(functions: dict[str, Callable[..., Any]]) -> list[Outputs]:
+        return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
+
+    numbers = Numbers(found, right, allowed, run)
     return judged(stage, cases, numbers, by_library(stage, source), unready)
-
-
-def run_cases(stage: Stage, cases: Sequence[Case], functions: dict[str, Callable[..., Any]]) -> list[Outputs]:
-    """Return the outputs of other functions than the reference's in all cases."""
-    return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
 
 
 def unready_for(stage: Stage, source: str, before: dict[str, Verdict]) -> list[Verdict]:

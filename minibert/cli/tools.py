@@ -1,8 +1,8 @@
 """The commands that show and measure: `minibert trace`, `parity` and `bench`."""
 
-import argparse
 import importlib
 import time
+from argparse import ArgumentParser
 
 from minibert.bench.settings import BenchSettings
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, check_texts, read_options
@@ -11,7 +11,7 @@ from minibert.utils.printing import block, require
 from minibert.utils.settings import integers
 
 
-def trace_arguments(parser: argparse.ArgumentParser) -> None:
+def trace_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("text", metavar="TEXT", help="the text to follow")
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
@@ -47,7 +47,7 @@ def trace(args: Arguments) -> Figures:
     return run.run(args, DEFAULT_MODEL)
 
 
-def parity_arguments(parser: argparse.ArgumentParser) -> None:
+def parity_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
     add("--full", action="store_true", help="the relatives' full sizes and BERT-large as well: some minutes and 8 GB")
@@ -65,7 +65,7 @@ def parity(args: Arguments) -> Figures:
     return report.run(args)
 
 
-def bench_arguments(parser: argparse.ArgumentParser) -> None:
+def bench_arguments(parser: ArgumentParser) -> None:
     add_options(parser, BenchSettings)
     shapes = "distilbert-, roberta-, albert- or modernbert-shape"
     text = f"a checkpoint, or {shapes}; repeatable (distilbert-shape, all-MiniLM-L6-v2)"

@@ -20,6 +20,7 @@ from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
 TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
+PlacedRows = Iterator[tuple[str, object]]  # rows as they are in a file, each with its place for messages
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
@@ -54,7 +55,7 @@ def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str,
         yield place, row
 
 
-def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
+def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the value of each line that is not blank, with its place."""
     for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
@@ -66,7 +67,7 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
             yield place, parsed(line, place)
 
 
-def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
+def read_json_array(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the items of a JSON array, each with its place."""
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(whole_text(stream, name, encoding), place)
@@ -136,7 +137,7 @@ def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
     return kept, sorted(set(files) - set(kept))
 
 
-def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> Iterator[tuple[str, object]]:
+def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> PlacedRows:
     """Yield each file as an object of its text, its label and its name in the folder, with its place.
 
     The label is the name of the subfolder; it is None for unsup, the unlabelled texts of the Large Movie Review
@@ -163,7 +164,7 @@ def fields_of(fields: Any) -> list[str]:
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 
 
-def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> PlacedRows:
     """Yield the rows as objects of these columns, each with its place."""
     rows = (row for batch in batches(stream, name, columns) for row in with_classes(batch.to_pylist(), batch.schema))
     yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
