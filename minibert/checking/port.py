@@ -291,17 +291,16 @@ def is_model(given: Any) -> bool:
 def called_with(model: Any, expected: Expected) -> Any:
     """Return what the model makes of copies of the inputs. Raises ValueError if it changes them."""
     given = {name: x.clone() for name, x in expected.inputs.items()}
-    result = limited(lambda: without_gradients(model, given), LIMIT)
+
+    @torch.no_grad()
+    def call() -> Any:
+        return model(**given)
+
+    result = limited(call, LIMIT)
     for name, x in expected.inputs.items():
         if not torch.equal(x, given[name]):
             raise ValueError(f"the model changes {name} in place; copy it first")
     return result
-
-
-def without_gradients(model: Any, given: Mapping[str, Tensor]) -> Any:
-    """Call the model without gradients."""
-    with torch.no_grad():
-        return model(**given)
 
 
 def lowest(outputs: Outputs) -> torch.dtype:

@@ -22,7 +22,7 @@ from minibert.prediction.logits import predict_logits
 from minibert.storage import hub
 from minibert.tables.texts import as_name
 from minibert.tasks import TASKS, task_class
-from minibert.tasks.base import Encoded, Measure, Task
+from minibert.tasks.base import Encoded, Measure, Prediction, Task
 from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.names import as_numbers, label_names
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -188,7 +188,7 @@ def predict(
     tokenizer: Tokenizer | None = None,
     device: str = "auto",
     pretokenized: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Prediction]:
     """Return what a model with a task head says of texts, a dict for each text.
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
@@ -217,5 +217,5 @@ def predict(
         raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text per row'}")
     given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
     data = reader.task.from_texts(*given)
-    found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data)
+    found: list[Prediction] = reader.task.as_dicts(reader.answer(data), data)
     return found

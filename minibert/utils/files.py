@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
@@ -25,6 +25,7 @@ if sys.platform != "win32":
     import fcntl
 
 AnyPath = str | os.PathLike[str]  # of a file or a folder, as a user gives it
+JsonObject = Mapping[str, Any]  # of a file
 DEEPEST = 100  # lists and objects of JSON within each other: Python's own limit depends on the caller
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
