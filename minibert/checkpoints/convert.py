@@ -42,10 +42,9 @@ from minibert.utils.files import (
     write_text_atomically,
 )
 from minibert.utils.outputs import atomic_folder, check_folder
-from minibert.utils.printing import brief, cut
+from minibert.utils.printing import Figures, brief, cut
 
 COPIED = (*TOKENIZER_FILES, *PATTERNS)
-Figures = dict[str, Any]
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),  # of positions

@@ -2,9 +2,9 @@
 
 from argparse import ArgumentParser
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_overwrite
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, printable
+from minibert.utils.printing import Figures, block, printable
 
 
 def download_arguments(parser: ArgumentParser) -> None:

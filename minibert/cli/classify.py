@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_data, add_features, add_overwrite, read_options
+from minibert.cli.shared import Arguments, add_data, add_features, add_overwrite, read_options
 from minibert.utils.files import regular, user_path
 from minibert.utils.outputs import atomic_folder, check_folder
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from minibert.cli.shared import (
     COLUMNS,
     Arguments,
-    Figures,
     add_data,
     add_machine,
     add_masked_lm,
@@ -32,7 +31,7 @@ from minibert.tables.formats import FileSettings
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
-from minibert.utils.printing import block, counted, require
+from minibert.utils.printing import Figures, block, counted, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.predict import Answers, add_rows, answer_rows, check_rows, rows_of
-from minibert.cli.shared import Arguments, Figures, add_machine, add_masked_lm, add_options, masked_lm
+from minibert.cli.shared import Arguments, add_machine, add_masked_lm, add_options, masked_lm
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_device, add_options, check_texts, read_options, standard_input
+from minibert.cli.shared import Arguments, add_device, add_options, check_texts, read_options, standard_input
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 

@@ -17,7 +17,6 @@ from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
 
 Arguments = Namespace
-Figures = dict[str, Any]  # the results of a command, which --json prints as JSON
 Settings = TypeVar("Settings")
 DEFAULT_MODEL = "distilbert-base-uncased"
 # The settings of Classification about a file.

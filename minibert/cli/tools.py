@@ -5,9 +5,9 @@ import time
 from argparse import ArgumentParser
 
 from minibert.bench.settings import BenchSettings
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, check_texts, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_options, add_overwrite, check_texts, read_options
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, require
+from minibert.utils.printing import Figures, block, require
 from minibert.utils.settings import integers
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
+from minibert.cli.shared import COLUMNS, Arguments, add_options, add_overwrite, read_options
 from minibert.tasks import TASKS, task_class
 from minibert.text.wordpiece import MAX_WORD_LENGTH
 from minibert.train.settings import (
@@ -18,7 +18,7 @@ from minibert.train.settings import (
     VocabularySettings,
 )
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, counted
+from minibert.utils.printing import Figures, block, counted
 
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # not flags of distill
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
