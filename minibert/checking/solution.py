@@ -26,7 +26,17 @@ from torch import Tensor
 from minibert import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
 from minibert.checking.mistakes import Mistake
-from minibert.checking.numbers import Mismatch, Outputs, bounds, distance, first_wrong, flatten, problem, to_double
+from minibert.checking.numbers import (
+    Mismatch,
+    Outputs,
+    bounds,
+    difference,
+    distance,
+    first_wrong,
+    flatten,
+    problem,
+    to_double,
+)
 from minibert.checking.stages import STAGES, Case, Stage
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
@@ -240,7 +250,7 @@ def largest_of(found: Outputs, right: Outputs, bound: dict[str, float]) -> tuple
     if not each:
         return 0.0, 0.0
     _, name = max(each)
-    return float((found[name].double() - right[name].double()).abs().max()) if right[name].numel() else 0.0, bound[name]
+    return difference(found[name], right[name]), bound[name]
 
 
 def by_library(stage: Stage, source: str) -> tuple[str, ...]:
