@@ -149,9 +149,17 @@ def to_onnx(folder: Path, out: Path) -> None:
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     ids = torch.ones(2, 7, dtype=torch.long)
     names = ["input_ids", "attention_mask"]
-    options: Any = {"input_names": names, "output_names": ["vectors"], "dynamo": False, "opset_version": 17}
     axes = {name: {0: "B", 1: "S"} for name in names} | {"vectors": {0: "B"}}
-    torch.onnx.export(FirstVectors([model]).eval(), (ids, ids), out / "model.onnx", dynamic_axes=axes, **options)
+    torch.onnx.export(
+        FirstVectors([model]).eval(),
+        (ids, ids),
+        out / "model.onnx",
+        input_names=names,
+        output_names=["vectors"],
+        dynamic_axes=axes,
+        opset_version=17,
+        dynamo=False,
+    )
 
 
 def to_onnx_int8(folder: Path, out: Path) -> None:

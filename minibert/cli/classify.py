@@ -44,9 +44,8 @@ def run(args: Arguments) -> Figures:
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
     vectors = None if args.features is None else read_vectors(user_path(args.features))
-    how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
     try:
-        classifier = train(rows, **how, **settings)
+        classifier = train(rows, vectors=vectors, grid=args.grid, folds=args.folds, **settings)
     except KeyboardInterrupt as stop:
         if args.features is None and user_path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)

@@ -220,12 +220,8 @@ class Distillation(MaskedLanguageModel):
         cosine = cosine_loss(ours, theirs)
         if self.settings.places == "masked":
             ours, theirs, labels = (x.index_select(0, at) for x in (ours, theirs, labels))
-        recomputed: dict[str, Any] = {
-            "use_reentrant": False,
-            "preserve_rng_state": False,
-        }
         parts = [
-            checkpoint(self.sums, student, *rows, **recomputed)
+            checkpoint(self.sums, student, *rows, use_reentrant=False, preserve_rng_state=False)
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
         ]
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))

@@ -174,8 +174,13 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run = FinetuneRun.of(task, data, None, FinetuneSettings(**settings | {"model": os.fspath(self.model)}))
         log_notes(run)
         if sample_weight is not None:
-            limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
-            weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)
+            weights = check_array(
+                column_or_1d(sample_weight),
+                dtype=np.float32,
+                ensure_2d=False,
+                ensure_non_negative=True,
+                input_name="sample_weight",
+            )
             check_consistent_length(data.texts, weights)
             of_texts = torch.from_numpy(weights)
             run = replace(run, weights=of_texts if run.weights is None else of_texts * run.weights)

@@ -177,9 +177,17 @@ class Run(ABC):
             if progress.step and context.is_main:
                 note(f"resumed in {folder}, after {counted(progress.step, 'step')}")
             goal = self.goal(model)
-            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            steps = train(
+                model,
+                self.batches(folder),
+                settings,
+                loss_of=goal.loss,
+                progress=progress,
+                optimizer=optimizer,
+                context=context,
+            )
             with delayed_signals() as signals:
-                for progress in train(model, self.batches(folder), settings, loss_of=goal.loss, **how):
+                for progress in steps:
                     if self.is_evaluated(progress):
                         if self.evaluate(model, goal, progress, context):
                             checkpointer.save_best(model)
