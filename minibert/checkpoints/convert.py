@@ -32,6 +32,7 @@ from minibert.storage.tensor_files import (
     write_tensors,
 )
 from minibert.utils.files import (
+    AnyPath,
     inside,
     listing,
     parse_json,
@@ -51,7 +52,7 @@ DTYPES = (
 )
 
 
-def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
+def convert(name: AnyPath, out: AnyPath, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
     """Write a checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
     model_type: for a config.json that has none; the new one has it. overwrite: replace what minibert wrote in `out`.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 OF_TASKS = ("columns", "tag_names", "repair")  # options about files of tasks other than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
-Answers = tuple[list[str], list[dict[str, Any]]]  # one line and one dict per row
+Answers = tuple[list[str], list[Figures]]  # one line and one dict per row
 Answer = Callable[["list[Row]", int], Answers]  # of some rows, and the number of the first
 
 
@@ -310,7 +310,7 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> Answers:
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 
-def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def joined(prediction: Figures, given: Figures) -> Figures:
     """Return one row of the table: a column of the input that is named like a prediction becomes NAME_input."""
     row = dict(prediction)
     for name, value in given.items():

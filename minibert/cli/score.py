@@ -66,7 +66,7 @@ def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> Answers:
     return lines, dicts
 
 
-def figures_of(score: Any, prefix: str, tokens: bool) -> dict[str, Any]:
+def figures_of(score: Any, prefix: str, tokens: bool) -> Figures:
     """Return the columns of a score; their names begin with the prefix."""
     found = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
     if tokens:

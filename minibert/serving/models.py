@@ -31,7 +31,7 @@ from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
@@ -331,7 +331,7 @@ def check_pairs(rows: list[Any], pairs: bool | None) -> None:
         raise RequestError(422, f"row 0 is not a {'pair' if pairs else 'single text'}", "input")
 
 
-def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
+def load_labels(name: AnyPath, device: str) -> FrozenLabels | TaskLabels:
     """Return a folder whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
     reader = open_reader(name, device=device)
     folder = user_path(name)
@@ -363,7 +363,7 @@ class Masks(Model):
     body = FillMaskBody
     kind = "masks"
 
-    def __init__(self, name: str, folder: str | Path, device: str) -> None:
+    def __init__(self, name: str, folder: AnyPath, device: str) -> None:
         self.name = name
         self.tokenizer = load_tokenizer(folder)
         self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))

@@ -26,7 +26,7 @@ from minibert.tasks.questions import Gold, Question, Questions, question_rows, r
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
-from minibert.utils.printing import progress_bar, table
+from minibert.utils.printing import Figures, progress_bar, table
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label if the answer is not in the window
 
@@ -211,7 +211,7 @@ class Answering(AnsweringSettings, Task):
         ]
 
 
-def group_figures(points: Doubles) -> dict[str, Any]:
+def group_figures(points: Doubles) -> Figures:
     """Return the means of exact match and F1, (N, 2), and the standard error of the second."""
     exact_match, f1 = points.mean(axis=0).tolist()
     error = float(points[:, 1].std() / len(points) ** 0.5)

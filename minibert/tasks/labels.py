@@ -34,7 +34,7 @@ from minibert.tasks.names import (
     is_matrix,
     of_matrix,
 )
-from minibert.utils.printing import beside, block, brief, counted
+from minibert.utils.printing import Figures, beside, block, brief, counted
 
 # ---------------------------------------------------------------------------------------------------------------
 # Validation
@@ -234,7 +234,7 @@ class MultiLabel:
         overall, classes = metrics.class_scores(true_sets, predicted, labels)
         exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)
         majority = max(Counter(map(frozenset, true)).values()) / len(true)
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "rows": len(true),
             "exact_match": exact,
             "standard_error": metrics.standard_error(exact, len(true)),
@@ -296,7 +296,7 @@ class Regression:
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
         values = [one["value"] for one in found]
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "rows": len(true),
             "pearson": metrics.correlation(true, values),
             "spearman": metrics.correlation(rankdata(true), rankdata(values)),

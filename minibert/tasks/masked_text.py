@@ -41,7 +41,7 @@ from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.utils.device import move
 from minibert.utils.files import AnyPath
 from minibert.utils.inference import inference
-from minibert.utils.printing import block, counted, progress_bar
+from minibert.utils.printing import Figures, block, counted, progress_bar
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -276,7 +276,7 @@ class MaskedText(MaskedTextSettings, Task):
             )
         loss /= tokens
         accuracy = right / tokens
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "perplexity": math.exp(min(loss, 700.0)),  # e^710 overflows
             "loss": loss,
             "log_likelihood": -loss,  # higher is better

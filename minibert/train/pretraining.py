@@ -32,7 +32,7 @@ from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.utils.files import AnyPath, read_json, regular, user_path
 from minibert.utils.outputs import check_folder
-from minibert.utils.printing import block
+from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
 
 HELD_OUT_ROWS = 512
@@ -140,7 +140,7 @@ class PretrainRun(Run):
         }
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Figures:
         """The statistics of the corpus."""
         return {"corpus": self.stats, "baselines": self.baselines}
 

@@ -19,7 +19,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -53,7 +52,7 @@ class Vocabulary:
     too_long: int  # words of over MAX_WORD_LENGTH characters, each of which becomes [UNK]
     unknown: float  # fraction of the corpus' characters that are in these
 
-    def save(self, out: str | Path, overwrite: bool = False) -> None:
+    def save(self, out: AnyPath, overwrite: bool = False) -> None:
         """Write a new folder: vocab.txt, tokenizer.json, tokenizer_config.json, and a config.json with the size.
 
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
