@@ -80,7 +80,7 @@ def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokeniz
     return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=augment)
 
 
-def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings:
+def recipe(precision: str, objective: str, exact: bool) -> TrainSettings:
     """Return the settings of one epoch as in BERT's paper. exact: equal to the Trainer bit for bit, with unfused AdamW.
 
     The gradient norm is summed in the order of the parameters, which differs in transformers' masked LM. So its

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from minibert import reference
 
+Functions = dict[str, Callable[..., Any]]  # of the reference, or in their place, by name
 SOURCE = Path(reference.__file__).read_text("utf-8")
 
 
@@ -36,7 +37,7 @@ class Mistake(NamedTuple):
 
 
 @cache
-def functions_with(mistakes: tuple[Mistake, ...]) -> dict[str, Callable[..., Any]]:
+def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     """Return the functions of the reference with these mistakes, by name. Raises ValueError as Mistake.apply."""
     source = SOURCE
     for mistake in mistakes:

@@ -14,7 +14,7 @@ import inspect
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.checking.diagnosis import Numbers, diagnose, reached
-from minibert.checking.mistakes import Mistake, functions_with
+from minibert.checking.mistakes import Functions, Mistake, functions_with
 from minibert.checking.numbers import Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import limited
@@ -127,7 +127,7 @@ class Expected:
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found
 
-    def reference(self, functions: Mapping[str, Callable[..., Any]]) -> Outputs:
+    def reference(self, functions: Functions) -> Outputs:
         """Return the outputs of these functions of the reference, in parts."""
         weights = self.weights
         assert weights is not None
@@ -347,7 +347,7 @@ def write_inputs(path: Path, folder: Path) -> list[str]:
     return [f"{name}  {array.dtype}  {tuple(array.shape)}" for name, array in arrays.items()]
 
 
-def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
+def check_arrays(path: Path, folder: Path, precision: str) -> Report:
     """Check the outputs in an .npz. precision: in which they were computed; "auto": float16 if they are, else float32.
 
     Raises ValueError for unknown names, no output, other inputs than --export wrote, and a damaged file.

@@ -52,7 +52,7 @@ def made_by(path: Path, name: str) -> Any:
     return found
 
 
-def of_solution(verdicts: Sequence[Verdict], only: str | None = None) -> Report:
+def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
     """Return the report on a file of functions; only: the stage that was asked for."""
     asked = [one for one in verdicts if only in (None, one.stage.function)]
     first = next_stage(verdicts)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from minibert import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
-from minibert.checking.mistakes import Mistake
+from minibert.checking.mistakes import Functions, Mistake
 from minibert.checking.numbers import (
     Mismatch,
     Outputs,
@@ -194,7 +194,7 @@ def check_stage(stage: Stage, world: World, module: ModuleType, source: str, bef
         where = line_of(error, Path(str(module.__file__)))
         return Verdict(stage, WRONG, what=f"{case.what}: {where}{type(error).__name__}: {error}")
 
-    def run(functions: dict[str, Callable[..., Any]]) -> list[Outputs]:
+    def run(functions: Functions) -> list[Outputs]:
         return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
 
     numbers = Numbers(found, right, allowed, run)

@@ -1,6 +1,5 @@
 """The commands that show and measure: `minibert trace`, `parity` and `bench`."""
 
-import importlib
 import time
 from argparse import ArgumentParser
 
@@ -79,14 +78,14 @@ def bench(args: Arguments) -> Figures:
     """
     settings = read_options(args, BenchSettings, models=tuple(args.model or ()))
     require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
-    from minibert.bench import harness, report
+    from minibert.bench import embedding, harness, report, serving, training
     from minibert.utils.device import check_device
     from minibert.utils.plotting import check_picture
 
     check_device(settings.device)
     if settings.plot:
         check_picture(user_path(settings.plot), settings.overwrite)
-    benchmark = importlib.import_module(f"minibert.bench.{settings.kind}").BENCHMARK
+    benchmark = (training if settings.train else serving if settings.serve else embedding).BENCHMARK
     began = time.perf_counter()
     results = []
     print(report.heading(settings), flush=True)

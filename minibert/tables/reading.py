@@ -50,6 +50,7 @@ from minibert.tables.formats import (
     shown,
 )
 from minibert.tables.rows import (
+    PlacedCells,
     PlacedRows,
     fields_of,
     open_parquet,
@@ -320,7 +321,7 @@ class Table:
             raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
         return found
 
-    def _table(self, rows: Iterator[tuple[str, list[str]]]) -> PlacedRows:
+    def _table(self, rows: PlacedCells) -> PlacedRows:
         """Yield the rows of a table as objects. The first is a header unless columns are requested by number.
 
         Without a header, the columns are called 1, 2, ...

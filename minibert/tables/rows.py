@@ -20,11 +20,12 @@ from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
 TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
-PlacedRows = Iterator[tuple[str, object]]  # rows as they are in a file, each with its place for messages
+PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
+PlacedRows = Iterator[tuple[str, object]]  # objects and texts as they are in a file, alike
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
-def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> PlacedCells:
     """Yield the rows of a table that are not blank, each with its place: the line it begins on, from 1."""
     parts = (io.StringIO(line, newline="") for line in lines)  # may end in a lone \r
     rows = csv.reader(chain.from_iterable(parts), **dialect)
@@ -40,7 +41,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
         raise ValueError(f"{place} cannot be read: {error}; {why}{plain}") from None
 
 
-def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+def without_quotes(rows: PlacedCells) -> PlacedCells:
     """Yield the rows of a .tsv, with one warning if its quotes do not seem to be part of the texts."""
     warned = False
     for number, (place, row) in enumerate(rows):

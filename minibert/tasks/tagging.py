@@ -256,7 +256,7 @@ def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], d
     return [windows[one] for one in kept], places
 
 
-def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, int]]:
+def word_places(text: str, pretokenized: bool) -> Iterator[tuple[int, int]]:
     """Yield the first character of each word, and the one after its last. pretokenized: split only at spaces."""
     for chunk in re.finditer(r"\S+", text):
         start, end = chunk.span()

@@ -181,7 +181,7 @@ def listing(folder: Path) -> str:
 
 
 @contextmanager
-def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+def naming(path: Path, temporary: Path) -> Iterator[None]:
     """Add `path` to an OSError that names no file, such as that of a full disk, or names only the temporary file."""
     try:
         yield
