@@ -61,10 +61,7 @@ def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
         for column in zip(*((v.stage.function, v.stage.title) for v in asked), strict=True)
     ]
     lines = [f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}" for v in asked]
-    if first is not None:
-        lines += explained(first)
-    else:
-        lines.append("all of it is right")
+    lines += ["all of it is right"] if first is None else explained(first)
     largest = max((one.largest for one in asked), default=0.0)
     return Report(
         all(one.state == RIGHT for one in asked),
