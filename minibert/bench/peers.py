@@ -5,7 +5,6 @@ Other runtimes run at their best: sorted by length, in batches of a sensible siz
 what people write. A library is imported when its contestant is loaded, in a process of its own.
 """
 
-import importlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,8 +44,9 @@ def load_transformers(
     compile: bool = False,
 ) -> Loaded:
     """Return AutoModel in batches. tutorial: in one padded batch that keeps every hidden state (Alammar 2019)."""
-    library: Any = importlib.import_module("transformers")
-    model = library.AutoModel.from_pretrained(
+    import transformers
+
+    model = transformers.AutoModel.from_pretrained(
         context.folder, attn_implementation=attention, dtype=getattr(torch, dtype)
     ).eval()
     run: Any = torch.compile(model.to(context.device), dynamic=True) if compile else model.to(context.device)
@@ -62,30 +62,33 @@ def load_transformers(
 
 def load_sentence_transformers(context: Context, precision: str) -> Loaded:
     """Return SentenceTransformer.encode with [CLS] pooling, which sorts by length."""
-    library: Any = importlib.import_module("sentence_transformers")
-    models: Any = importlib.import_module("sentence_transformers.models")
+    from sentence_transformers import SentenceTransformer, models
+
     body = models.Transformer(str(context.folder), max_seq_length=context.max_tokens)
     pooling = models.Pooling(body.get_word_embedding_dimension(), pooling_mode="cls")
-    model = library.SentenceTransformer(modules=[body, pooling], device=context.device)
+    model = SentenceTransformer(modules=[body, pooling], device=context.device)
     model.to(getattr(torch, precision))
     return partial(model.encode, batch_size=BATCH[context.device], show_progress_bar=False), "sdpa"
 
 
 def load_onnxruntime(context: Context, precision: str) -> Loaded:
     """Return ONNX Runtime's CPU provider with all graph optimisations."""
-    runtime: Any = importlib.import_module("onnxruntime")
-    options = runtime.SessionOptions()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = context.threads
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     file = context.scratch / ("model-int8.onnx" if precision == "int8" else "model.onnx")
-    session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     encode = batched(context, lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
     return encode, "CPUExecutionProvider"
 
 
 def load_openvino(context: Context, precision: str) -> Loaded:
     """Return OpenVINO's CPU plugin, which reads the ONNX file."""
-    core = importlib.import_module("openvino").Core()
+    from openvino import Core
+
+    core = Core()
     hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
     hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": context.threads, "NUM_STREAMS": "1"}
     model = core.compile_model(core.read_model(context.scratch / "model.onnx"), "CPU", hints)
@@ -96,9 +99,10 @@ def load_openvino(context: Context, precision: str) -> Loaded:
 
 def load_ctranslate2(context: Context, precision: str) -> Loaded:
     """Return CTranslate2's encoder, which accepts rows without padding."""
-    library: Any = importlib.import_module("ctranslate2")
+    import ctranslate2
+
     folder = str(context.scratch / "ctranslate2")
-    encoder = library.Encoder(folder, device="cpu", compute_type=precision, intra_threads=context.threads)
+    encoder = ctranslate2.Encoder(folder, device="cpu", compute_type=precision, intra_threads=context.threads)
 
     def compute(ids: Ids, mask: Ids) -> Vectors:
         rows = [row[:length].tolist() for row, length in zip(ids, mask.sum(axis=1), strict=True)]
@@ -111,7 +115,8 @@ def batched(
     context: Context, compute: Callable[[Ids, Ids], Vectors], sort: bool = True, one_batch: bool = False
 ) -> Callable[[Sequence[str]], Vectors]:
     """Return texts -> vectors from a function of one padded batch: the longest texts first, or in the given order."""
-    transformers: Any = importlib.import_module("transformers")
+    import transformers
+
     tokenizer = transformers.AutoTokenizer.from_pretrained(context.folder)
 
     def encode(texts: Sequence[str]) -> Vectors:
@@ -139,26 +144,37 @@ def to_onnx(folder: Path, out: Path) -> None:
     """Write transformers' model as model.onnx with torch's tracing exporter, unless it exists; B and S stay dynamic."""
     if (out / "model.onnx").exists():
         return
-    transformers: Any = importlib.import_module("transformers")
+    import transformers
+
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     ids = torch.ones(2, 7, dtype=torch.long)
     names = ["input_ids", "attention_mask"]
-    options: Any = {"input_names": names, "output_names": ["vectors"], "dynamo": False, "opset_version": 17}
     axes = {name: {0: "B", 1: "S"} for name in names} | {"vectors": {0: "B"}}
-    torch.onnx.export(FirstVectors([model]).eval(), (ids, ids), out / "model.onnx", dynamic_axes=axes, **options)
+    torch.onnx.export(
+        FirstVectors([model]).eval(),
+        (ids, ids),
+        out / "model.onnx",
+        input_names=names,
+        output_names=["vectors"],
+        dynamic_axes=axes,
+        opset_version=17,
+        dynamo=False,
+    )
 
 
 def to_onnx_int8(folder: Path, out: Path) -> None:
     """Write model.onnx with int8 weights; activations are quantized dynamically."""
+    from onnxruntime import quantization
+
     to_onnx(folder, out)
-    quantization: Any = importlib.import_module("onnxruntime.quantization")
     logging.getLogger().setLevel(logging.ERROR)
     quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx", weight_type=quantization.QuantType.QInt8)
 
 
 def to_ctranslate2(folder: Path, out: Path) -> None:
     """Write a folder with CTranslate2's own converter."""
-    converters: Any = importlib.import_module("ctranslate2.converters")
+    from ctranslate2 import converters
+
     converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
 
 
@@ -190,7 +206,8 @@ def checkpoint_folder(model: str, scratch: Path, settings: BenchSettings) -> Pat
 
     if model not in SHAPES:
         return locate(model).folder
-    transformers: Any = importlib.import_module("transformers")
+    import transformers
+
     torch.manual_seed(0)  # in a process of its own
     family, sizes = SHAPES[model]
     config = getattr(transformers, f"{family}Config")(**sizes)

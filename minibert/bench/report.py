@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from minibert.bench.results import BenchResult, BenchRow, spread
 from minibert.bench.settings import BenchSettings
 from minibert.utils.device import cpu_features
 from minibert.utils.plotting import pyplot, save_figure
-from minibert.utils.printing import block, table
+from minibert.utils.printing import Figures, block, table
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2"),
@@ -34,7 +33,7 @@ OURS = "#0072B2"  # blue and grey can be told apart with every kind of colour bl
 OTHERS = "#B0B0B0"
 
 
-def machine(threads: int, device: str = "cpu") -> dict[str, Any]:
+def machine(threads: int, device: str = "cpu") -> Figures:
     """Return the hardware and the threads that a figure was measured with."""
     return {
         "cpu": read_field(PROC / "cpuinfo", "model name") or platform.processor() or "unknown",
@@ -63,10 +62,10 @@ def heading(settings: BenchSettings) -> str:
     return "\n".join(block(name, text) for name, text in lines.items())
 
 
-def row_figures(row: BenchRow, result: BenchResult) -> dict[str, Any]:
+def row_figures(row: BenchRow, result: BenchResult) -> Figures:
     """Return one row in plain types; a figure that was not measured is None or empty."""
     contestant = row.contestant
-    found: dict[str, Any] = {name: getattr(contestant, name) for name in ("name", "title", "precision")}
+    found: Figures = {name: getattr(contestant, name) for name in ("name", "title", "precision")}
     found |= {name: value for name, value in vars(row).items() if name not in ("contestant", "samples", "equality")}
     found |= {"ranked": row.ranked, "peak": row.peak, "samples": [asdict(sample) for sample in row.samples]}
     found["speed"] = {unit: number / row.seconds for unit, number in row.size.items()} if row.ranked else {}
@@ -87,7 +86,7 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def cells(row: dict[str, Any]) -> dict[str, str]:
+def cells(row: Figures) -> dict[str, str]:
     """Return the cells of a row of the table by column; a row that is not ranked has only those of its equality."""
     found = {}
     if row["ranked"]:
@@ -104,7 +103,7 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def result_table(rows: Sequence[dict[str, Any]]) -> str:
+def result_table(rows: Sequence[Figures]) -> str:
     """Return the rows that ran or were compared, grouped by job and precision."""
     shown = [(row, cells(row)) for row in rows if row["samples"] or row["equality"]]
     columns = list(dict.fromkeys(column for _, found in shown for column in found))
@@ -138,7 +137,7 @@ def result_text(result: BenchResult) -> str:
     return "\n".join([f"{result.name}: {size}", result_table(rows), *texts])
 
 
-def figures(settings: BenchSettings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
+def figures(settings: BenchSettings, results: Sequence[BenchResult], seconds: float) -> Figures:
     """Return everything in plain types. "ok": our own results equal those of the reference."""
     return {
         "ok": not any(result.wrong for result in results),

@@ -72,5 +72,5 @@ class BenchSettings:
 
     @property
     def kind(self) -> str:
-        """The module of the benchmark."""
+        """The main job, as reports name it."""
         return "training" if self.train else "serving" if self.serve else "embedding"

@@ -13,7 +13,6 @@ packed step sums in another order; its loss and gradients must agree with those 
 """
 
 import copy
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -81,7 +80,7 @@ def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokeniz
     return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=augment)
 
 
-def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings:
+def recipe(precision: str, objective: str, exact: bool) -> TrainSettings:
     """Return the settings of one epoch as in BERT's paper. exact: equal to the Trainer bit for bit, with unfused AdamW.
 
     The gradient norm is summed in the order of the parameters, which differs in transformers' masked LM. So its
@@ -119,7 +118,8 @@ class TransformersTrainer:
     """transformers' Trainer: examples -> the mean loss. exact: eager attention and unfused AdamW, else its defaults."""
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
-        library: Any = importlib.import_module("transformers")
+        import transformers
+
         self.objective = objective
         self.tokenizer = load_tokenizer(context.folder)
         self.family = checkpoints.load(context.folder).config.family
@@ -128,7 +128,7 @@ class TransformersTrainer:
             upstream = upstream_class(self.family, HEADS[objective])
             attention = {"attn_implementation": "eager"} if exact else {}
             self.model: Any = upstream.from_pretrained(context.folder, **attention)
-            arguments = library.TrainingArguments(
+            arguments = transformers.TrainingArguments(
                 output_dir=str(context.scratch / "trainer"),
                 num_train_epochs=settings.epochs,
                 per_device_train_batch_size=settings.batch_size,
@@ -143,7 +143,7 @@ class TransformersTrainer:
                 disable_tqdm=True,
                 **({"optim": "adamw_torch"} if exact else {}),
             )
-            self.trainer = library.Trainer(model=self.model, args=arguments)
+            self.trainer = transformers.Trainer(model=self.model, args=arguments)
         self.route = f"attention {self.model.config._attn_implementation}, {arguments.optim.value}"
 
     def batches(self, examples: Sequence[Example]) -> list[dict[str, Any]]:

@@ -13,9 +13,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake, functions_with
+from minibert.checking.mistakes import MISTAKES, SOURCE, Functions, Mistake, functions_with
 from minibert.checking.numbers import Outputs, distance
 
 NEAR = 0.01  # of the distance to the right numbers: a mistake may enlarge rounding
@@ -23,7 +22,7 @@ EQUAL = 1.5  # mistakes at most this many times as far as the nearest are named 
 SECONDS = 6.0  # to look for pairs
 
 # The outputs of functions by name, of the reference or of it with mistakes; raises if they cannot be computed.
-Run = Callable[[dict[str, Callable[..., Any]]], list[Outputs]]
+Run = Callable[[Functions], list[Outputs]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def called(calls: dict[str, set[str]], function: str) -> set[str]:
     return found
 
 
-def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, ...] = ()) -> list[tuple[Mistake, ...]]:
+def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, ...]) -> list[tuple[Mistake, ...]]:
     """Return the mistakes that give these numbers, the likeliest first; [] if none does.
 
     functions: in which they may be, the likeliest last. known: mistakes that were found before and are part of it.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from minibert import reference
 
+Functions = dict[str, Callable[..., Any]]  # of the reference, or in their place, by name
 SOURCE = Path(reference.__file__).read_text("utf-8")
 
 
@@ -21,11 +22,6 @@ class Mistake(NamedTuple):
     function: str
     cause: str  # what is wrong, for a message
     edits: tuple[str, ...]  # old, new, old, new, ...: parts of the function, each occurrence of which is replaced
-
-    @classmethod
-    def of(cls, function: str, cause: str, *edits: str) -> "Mistake":
-        """Make a row of the table a Mistake."""
-        return cls(function, cause, edits)
 
     def apply(self, source: str) -> str:
         """Return the source of the reference with this mistake. Raises ValueError if an edit finds nothing."""
@@ -41,7 +37,7 @@ class Mistake(NamedTuple):
 
 
 @cache
-def functions_with(mistakes: tuple[Mistake, ...]) -> dict[str, Callable[..., Any]]:
+def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     """Return the functions of the reference with these mistakes, by name. Raises ValueError as Mistake.apply."""
     source = SOURCE
     for mistake in mistakes:
@@ -109,7 +105,7 @@ STEPPED = "return parameter - rate * (update + decay * parameter), mean, square"
 
 # ruff: noqa: E501  # a row per mistake
 # fmt: off
-MISTAKES = tuple(Mistake.of(*one) for one in (
+MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *edits in (
     # Text
     ("word_pieces", "the pieces are the shortest that fit, not the longest", "range(len(word), begin, -1)", "range(begin + 1, len(word) + 1)"),
     ("word_pieces", "the pieces are matched from the end of the word, not from its beginning", WORDS, FROM_THE_END),

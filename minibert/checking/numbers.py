@@ -21,15 +21,13 @@ Outputs = dict[str, Any]  # by name: tensors, or texts
 
 def flatten(result: Any, name: str = "") -> Outputs:
     """Return the tensors and lists of texts in a result, by names such as "0" or "layer.weight"."""
-    if isinstance(result, Mapping):
-        return {k: v for key, value in result.items() for k, v in flatten(value, f"{name}.{key}".lstrip(".")).items()}
     if isinstance(result, float | int) and not isinstance(result, bool):
         return {name: torch.tensor(result, dtype=torch.float64)}
-    if isinstance(result, tuple | list) and not all(isinstance(one, str) for one in result):
-        return {
-            k: v for number, one in enumerate(result) for k, v in flatten(one, f"{name}.{number}".lstrip(".")).items()
-        }
-    return {name: list(result) if isinstance(result, tuple | list) else result}
+    texts = isinstance(result, tuple | list) and all(isinstance(one, str) for one in result)
+    if texts or not isinstance(result, Mapping | tuple | list):
+        return {name: list(result) if texts else result}
+    items = result.items() if isinstance(result, Mapping) else enumerate(result)
+    return {k: v for key, value in items for k, v in flatten(value, f"{name}.{key}".lstrip(".")).items()}
 
 
 def to_double(value: Any) -> Any:
@@ -83,11 +81,16 @@ def described(outputs: Outputs) -> str:
     return f"{len(outputs)} values ({', '.join(list(outputs)[:8])}{', ...' * (len(outputs) > 8)})"
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference; NaN equals NaN, and infinity itself, and else they differ by infinity."""
+def differences(found: Tensor, expected: Tensor) -> Tensor:
+    """Return the difference of each number; NaN equals NaN, and infinity itself, and else they differ by infinity."""
     a, b = found.detach().double(), expected.detach().double()
     apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs())
-    return float(apart.nan_to_num(nan=math.inf, posinf=math.inf).max()) if apart.numel() else 0.0
+    return apart.nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of two numbers, 0 if there are none."""
+    return float(differences(found, expected).max()) if found.numel() else 0.0
 
 
 def distance(found: Outputs, expected: Outputs, bound: Mapping[str, float]) -> float:
@@ -129,7 +132,7 @@ def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], m
             continue
         a = value.detach().double()
         b = right.double()
-        wrong = ~((a - b).abs() <= bound[name]) & ~((a == b) | (a.isnan() & b.isnan()))
+        wrong = differences(a, b) > bound[name]
         if bool(wrong.any()):
             index = tuple(wrong.nonzero()[0].tolist())
             return Mismatch(name, index, float(a[index]), float(b[index]), kind_of(a, b, wrong, mask), difference(a, b))

@@ -14,7 +14,7 @@ import inspect
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.checking.diagnosis import Numbers, diagnose, reached
-from minibert.checking.mistakes import Mistake, functions_with
+from minibert.checking.mistakes import Functions, Mistake, functions_with
 from minibert.checking.numbers import Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import limited
@@ -109,27 +109,25 @@ class Expected:
         model: Any = load(self.folder, head=head)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
+        architecture = config.architecture
         fits = (
-            config.architecture.feed_forward is FeedForward
-            and not config.architecture.norm_first
+            architecture.feed_forward is FeedForward
+            and not architecture.norm_first
             and config.hidden_act == "gelu"
+            and architecture.embedding_size == config.hidden_size
         )
-        if (
-            not fits
-            or config.architecture.embedding_size != config.hidden_size
-            or len(set(config.architecture.order)) < len(encoder.layers)
-        ):
+        if not fits:
             return None
         of_head = BERT.heads.get(head or "", {})
         found = {name_in_file(BERT, ours, of_head): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
-        found[positions] = found[positions][config.architecture.first_position :]
+        found[positions] = found[positions][architecture.first_position :]
         found["eps"] = torch.tensor(config.layer_norm_eps, dtype=torch.float64)
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found
 
-    def reference(self, functions: Mapping[str, Callable[..., Any]]) -> Outputs:
+    def reference(self, functions: Functions) -> Outputs:
         """Return the outputs of these functions of the reference, in parts."""
         weights = self.weights
         assert weights is not None
@@ -293,17 +291,16 @@ def is_model(given: Any) -> bool:
 def called_with(model: Any, expected: Expected) -> Any:
     """Return what the model makes of copies of the inputs. Raises ValueError if it changes them."""
     given = {name: x.clone() for name, x in expected.inputs.items()}
-    result = limited(lambda: without_gradients(model, given), LIMIT)
+
+    @torch.no_grad()
+    def call() -> Any:
+        return model(**given)
+
+    result = limited(call, LIMIT)
     for name, x in expected.inputs.items():
         if not torch.equal(x, given[name]):
             raise ValueError(f"the model changes {name} in place; copy it first")
     return result
-
-
-def without_gradients(model: Any, given: Mapping[str, Tensor]) -> Any:
-    """Call the model without gradients."""
-    with torch.no_grad():
-        return model(**given)
 
 
 def lowest(outputs: Outputs) -> torch.dtype:
@@ -350,7 +347,7 @@ def write_inputs(path: Path, folder: Path) -> list[str]:
     return [f"{name}  {array.dtype}  {tuple(array.shape)}" for name, array in arrays.items()]
 
 
-def check_arrays(path: Path, folder: Path, precision: str = "auto") -> Report:
+def check_arrays(path: Path, folder: Path, precision: str) -> Report:
     """Check the outputs in an .npz. precision: in which they were computed; "auto": float16 if they are, else float32.
 
     Raises ValueError for unknown names, no output, other inputs than --export wrote, and a damaged file.

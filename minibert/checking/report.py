@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.checking.numbers import differences
+
 COLUMNS, ROWS = 64, 16  # of a heat map
 SHADES = " .:-=+*#%@"  # from right to a million times the bound
 
@@ -47,7 +49,7 @@ def heat_map(found: Tensor, expected: Tensor, bound: float) -> list[str]:
     """
     if found.dim() != 3:
         return []
-    apart = (found.double() - expected.double()).abs().nan_to_num(nan=math.inf) / bound  # (B,S,D)
+    apart = differences(found, expected) / bound  # (B,S,D)
     text = int(apart.flatten(1).amax(dim=1).argmax())
     used = int(apart[text].amax(dim=1).nonzero().max()) + 1  # without padding at the end
     rows = apart[text][: min(used, ROWS)]  # (S,D)

@@ -10,16 +10,14 @@ from typing import Any
 from minibert.checking.report import Report
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
 from minibert.storage import hub
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings
 
 MODEL = "all-MiniLM-L6-v2"
 
 
 @with_settings()
-def check(
-    what: Any, model: str | os.PathLike[str] = MODEL, *, stage: str | None = None, precision: str = "auto"
-) -> Report:
+def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precision: str = "auto") -> Report:
     """Return what is wrong with a BERT of your own, and why.
 
         minibert.check("my_bert.py")                        a file of functions, as tutorials/build/my_bert.py
@@ -54,7 +52,7 @@ def made_by(path: Path, name: str) -> Any:
     return found
 
 
-def of_solution(verdicts: Sequence[Verdict], only: str | None = None) -> Report:
+def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
     """Return the report on a file of functions; only: the stage that was asked for."""
     asked = [one for one in verdicts if only in (None, one.stage.function)]
     first = next_stage(verdicts)
@@ -63,10 +61,7 @@ def of_solution(verdicts: Sequence[Verdict], only: str | None = None) -> Report:
         for column in zip(*((v.stage.function, v.stage.title) for v in asked), strict=True)
     ]
     lines = [f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}" for v in asked]
-    if first is not None:
-        lines += explained(first)
-    else:
-        lines.append("all of it is right")
+    lines += ["all of it is right"] if first is None else explained(first)
     largest = max((one.largest for one in asked), default=0.0)
     return Report(
         all(one.state == RIGHT for one in asked),

@@ -25,8 +25,18 @@ from torch import Tensor
 
 from minibert import reference
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
-from minibert.checking.mistakes import Mistake
-from minibert.checking.numbers import Mismatch, Outputs, bounds, distance, first_wrong, flatten, problem, to_double
+from minibert.checking.mistakes import Functions, Mistake
+from minibert.checking.numbers import (
+    Mismatch,
+    Outputs,
+    bounds,
+    difference,
+    distance,
+    first_wrong,
+    flatten,
+    problem,
+    to_double,
+)
 from minibert.checking.stages import STAGES, Case, Stage
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
@@ -155,75 +165,65 @@ def expected(stage: Stage, cases: Sequence[Case]) -> tuple[list[Outputs], list[d
     return right, allowed
 
 
-def check_stage(
-    stage: Stage, world: World, module: ModuleType, source: str, before: dict[str, Verdict], seconds: float = LIMIT
-) -> Verdict:
+def check_stage(stage: Stage, world: World, module: ModuleType, source: str, before: dict[str, Verdict]) -> Verdict:
     """Try the function of a stage; before: the verdicts of earlier stages, by function."""
     function = getattr(module, stage.function, None)
     if not callable(function):
         return Verdict(stage, UNWRITTEN, what=f"there is no function {stage.function}")
     cases = stage.cases(world)
     right, allowed = expected(stage, cases)
+    unready = unready_for(stage, source, before)
     found: list[Outputs] = []
     try:
         for case in cases:
             given = inputs_of(case)
-            result = limited(lambda given=given: function(*given), seconds)  # type: ignore[misc]  # bound to its case
+            result = limited(lambda given=given: function(*given), LIMIT)  # type: ignore[misc]  # bound to its case
             for number, (one, other) in enumerate(zip(case.arguments, given, strict=True), start=1):
                 if changed(one, other):
                     return Verdict(stage, WRONG, what=f"it changes its argument {number} in place; copy it first")
-            found.append(flatten(observed(stage, case, result)))
+            found.append(flatten(stage.observe(case, result)))
     except NotImplementedError:
-        uses = waiting(stage, source, before)
-        return Verdict(stage, WAITS if uses else UNWRITTEN, what=uses or "it raises NotImplementedError")
+        return waits(stage, unready) if unready else Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
     except TimeoutError as error:
         return Verdict(stage, WRONG, what=f"{case.what}: {error}, perhaps by an endless loop")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        uses = waiting(stage, source, before)
-        if uses:
-            return Verdict(stage, WAITS, what=uses)
+        if unready:
+            return waits(stage, unready)
         where = line_of(error, Path(str(module.__file__)))
         return Verdict(stage, WRONG, what=f"{case.what}: {where}{type(error).__name__}: {error}")
-    numbers = Numbers(found, right, allowed, lambda functions: run_cases(stage, cases, functions))
-    return judged(stage, cases, numbers, source, before)
+
+    def run(functions: Functions) -> list[Outputs]:
+        return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
+
+    numbers = Numbers(found, right, allowed, run)
+    return judged(stage, cases, numbers, by_library(stage, source), unready)
 
 
-def observed(stage: Stage, case: Case, result: Any) -> Any:
-    """Return what is compared of a result, or the result itself if it has another form."""
-    if stage.function != "mask_tokens":
-        return result
-    ids = case.arguments[0]
-    fits = isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)
-    return stage.observe(case, result) if fits and all(x.shape == ids.shape for x in result) else result
-
-
-def run_cases(stage: Stage, cases: Sequence[Case], functions: dict[str, Callable[..., Any]]) -> list[Outputs]:
-    """Return the outputs of other functions than the reference's in all cases."""
-    return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
-
-
-def waiting(stage: Stage, source: str, before: dict[str, Verdict]) -> str:
-    """Return the title of an earlier stage that this function uses, and that is not right; "" if there is none."""
+def unready_for(stage: Stage, source: str, before: dict[str, Verdict]) -> list[Verdict]:
+    """Return the verdicts on the earlier stages that this function uses, and that are not right."""
     uses = called(calls_in(source), stage.function) - {stage.function}
-    wrong = [one for name, one in before.items() if name in uses and one.state != RIGHT]
-    return wrong[0].stage.title if wrong else ""
+    return [one for name, one in before.items() if name in uses and one.state != RIGHT]
 
 
-def judged(stage: Stage, cases: Sequence[Case], numbers: Numbers, source: str, before: dict[str, Verdict]) -> Verdict:
-    """Return the verdict on numbers that can be compared."""
-    library = by_library(stage, source)
+def waits(stage: Stage, unready: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on a stage that uses these."""
+    return Verdict(stage, WAITS, what=unready[0].stage.title)
+
+
+def judged(
+    stage: Stage, cases: Sequence[Case], numbers: Numbers, library: tuple[str, ...], unready: Sequence[Verdict]
+) -> Verdict:
+    """Return the verdict on numbers that can be compared; unready: see unready_for."""
     pairs = list(zip(numbers.found, numbers.right, numbers.bounds, strict=True))
     far = [distance(*one) for one in pairs]
     if max(far) <= 1.0:
         largest, allowed = max((largest_of(*one) for one in pairs), default=(0.0, 0.0))
         return Verdict(stage, RIGHT, largest, allowed, library=library)
-    calls = called(calls_in(source), stage.function) - {stage.function}
-    wrong = [one for name, one in before.items() if name in calls and one.state != RIGHT]
-    known = tuple(dict.fromkeys(mistake for one in wrong for mistake in one.mistakes))
-    if wrong and (outputs := numbers.outputs(known)) is not None and numbers.far(outputs) <= 1.0:
-        return Verdict(stage, WAITS, what=wrong[0].stage.title)
+    known = tuple(dict.fromkeys(mistake for one in unready for mistake in one.mistakes))
+    if unready and (outputs := numbers.outputs(known)) is not None and numbers.far(outputs) <= 1.0:
+        return waits(stage, unready)
     at = next(number for number, one in enumerate(far) if one > 1.0)
     what = cases[at].what
     place = None
@@ -235,8 +235,8 @@ def judged(stage: Stage, cases: Sequence[Case], numbers: Numbers, source: str, b
         place = first_wrong(*pairs[at])
         largest, allowed = largest_of(*pairs[at])
     causes = diagnose(numbers, reached(stage.function), known)
-    if not causes and wrong:
-        return Verdict(stage, WAITS, what=wrong[0].stage.title)
+    if not causes and unready:
+        return waits(stage, unready)
     texts = tuple(" and ".join(mistake.cause for mistake in one) for one in causes)
     own = causes[0] if causes else ()
     return Verdict(stage, WRONG, largest, allowed, what, texts, library, place, known + own)
@@ -250,7 +250,7 @@ def largest_of(found: Outputs, right: Outputs, bound: dict[str, float]) -> tuple
     if not each:
         return 0.0, 0.0
     _, name = max(each)
-    return float((found[name].double() - right[name].double()).abs().max()) if right[name].numel() else 0.0, bound[name]
+    return difference(found[name], right[name]), bound[name]
 
 
 def by_library(stage: Stage, source: str) -> tuple[str, ...]:
@@ -269,26 +269,19 @@ def by_library(stage: Stage, source: str) -> tuple[str, ...]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name in used:
             for one in ast.walk(node):
-                if (
-                    isinstance(one, ast.Attribute)
-                    and one.attr in LIBRARY
-                    and isinstance(one.value, ast.Name | ast.Attribute)
-                ):
-                    found.append(ast.unparse(one))
-                elif isinstance(one, ast.Name) and (
-                    imported.get(one.id) in MODULES or (one.id in LIBRARY and imported.get(one.id) == "torch")
-                ):
-                    found.append(one.id)
-                elif (
-                    stage.function.endswith("_backward")
-                    and isinstance(one, ast.Attribute)
-                    and one.attr in ("backward", "grad")
-                ):
+                theirs = False
+                if isinstance(one, ast.Attribute):
+                    theirs = one.attr in LIBRARY and isinstance(one.value, ast.Name | ast.Attribute)
+                    theirs = theirs or (one.attr in ("backward", "grad") and stage.function.endswith("_backward"))
+                elif isinstance(one, ast.Name):
+                    module = imported.get(one.id)
+                    theirs = module in MODULES or (one.id in LIBRARY and module == "torch")
+                if theirs:
                     found.append(ast.unparse(one))
     return tuple(dict.fromkeys(found))
 
 
-def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> list[Verdict]:
+def check_file(path: Path, only: str | None = None) -> list[Verdict]:
     """Return the verdict on each stage of a file, or on one stage and those before it that it uses.
 
     Raises SolutionError for a file that cannot be imported, ValueError for an unknown stage, FileNotFoundError.
@@ -304,7 +297,7 @@ def check_file(path: Path, only: str | None = None, seconds: float = LIMIT) -> l
     with torch.random.fork_rng(devices=()):
         for stage in STAGES:
             if stage.function in needed:
-                found[stage.function] = check_stage(stage, world, module, source, found, seconds)
+                found[stage.function] = check_stage(stage, world, module, source, found)
     return list(found.values())
 
 

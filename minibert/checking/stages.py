@@ -5,7 +5,7 @@ padding inside a batch, pairs, large scores, small variances, accents, unknown c
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ class Case:
     what: str
 
 
+Cases = list[Case]
+
+
 @dataclass(frozen=True)
 class Stage:
     """A function that a learner writes."""
@@ -35,7 +38,7 @@ class Stage:
     function: str  # its name
     title: str
     explained: str  # where the course explains it
-    cases: Callable[[World], Sequence[Case]]
+    cases: Callable[[World], Cases]
     observe: Callable[[Case, Any], Any] = lambda case, result: result  # what is compared of the result
 
 
@@ -48,7 +51,7 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 # Cases
 
 
-def of_words(world: World) -> list[Case]:
+def of_words(world: World) -> Cases:
     """Words of a real vocabulary, and of a small one in which the order of matching matters."""
     words = ["he", "unhappiness", "x", "door", "thequickly", "qzxv", "東", "he東", "opened" * 4, "5", ","]
     small = {"a": 0, "ab": 1, "##b": 2, "##bc": 3, "##c": 4, "abc": 5, "##ab": 6, "b": 7, "[UNK]": 8, "##": 9, "c": 10}
@@ -61,7 +64,7 @@ def of_words(world: World) -> list[Case]:
     ]
 
 
-def of_texts(world: World) -> list[Case]:
+def of_texts(world: World) -> Cases:
     """Texts with accents, signs and white space of all kinds."""
     texts = [
         *TEXTS,
@@ -77,7 +80,7 @@ def of_texts(world: World) -> list[Case]:
     return [Case((text, world.vocabulary), f"the text {text!r}") for text in texts]
 
 
-def of_files(world: World) -> list[Case]:
+def of_files(world: World) -> Cases:
     """A file with every dtype."""
     tensors = {
         "matrix": drawn(3, 4),
@@ -91,7 +94,7 @@ def of_files(world: World) -> list[Case]:
     return [Case((str(path),), "a file of five tensors of four dtypes, with __metadata__")]
 
 
-def of_linear(world: World) -> list[Case]:
+def of_linear(world: World) -> Cases:
     """Real weights, a square weight and a single vector."""
     weights = world.of_layer(0)
     return [
@@ -104,7 +107,7 @@ def of_linear(world: World) -> list[Case]:
     ]
 
 
-def of_norm(world: World) -> list[Case]:
+def of_norm(world: World) -> Cases:
     """Usual numbers, very small ones, and a large eps."""
     weights = world.weights
     norm = weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"]
@@ -116,7 +119,7 @@ def of_norm(world: World) -> list[Case]:
     ]
 
 
-def of_gelu(world: World) -> list[Case]:
+def of_gelu(world: World) -> Cases:
     """Where the approximations of GELU differ, and far away."""
     return [
         Case((torch.linspace(-6, 6, 97),), "numbers from -6 to 6"),
@@ -124,7 +127,7 @@ def of_gelu(world: World) -> list[Case]:
     ]
 
 
-def of_embeddings(world: World) -> list[Case]:
+def of_embeddings(world: World) -> Cases:
     """A batch, and one token."""
     ids, segments, _ = world.batch
     return [
@@ -133,7 +136,7 @@ def of_embeddings(world: World) -> list[Case]:
     ]
 
 
-def of_split(world: World) -> list[Case]:
+def of_split(world: World) -> Cases:
     """Sizes that differ, and equal ones."""
     return [
         Case((drawn(2, 3, 12), 4), "4 heads of width 3"),
@@ -142,12 +145,12 @@ def of_split(world: World) -> list[Case]:
     ]
 
 
-def of_join(world: World) -> list[Case]:
+def of_join(world: World) -> Cases:
     """Sizes that all differ, and one token."""
     return [Case((drawn(2, 4, 3, 5),), "4 heads of width 5, 3 tokens"), Case((drawn(1, 2, 1, 4),), "one token")]
 
 
-def of_attention(world: World) -> list[Case]:
+def of_attention(world: World) -> Cases:
     """Padding, large scores, and one token."""
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     q, k, v = (drawn(3, 2, 5, 4, seed=seed) for seed in range(3))
@@ -158,12 +161,12 @@ def of_attention(world: World) -> list[Case]:
     ]
 
 
-def of_feed_forward(world: World) -> list[Case]:
+def of_feed_forward(world: World) -> Cases:
     """Real weights."""
     return [Case((world.states, world.of_layer(1)), "the weights of layer 1")]
 
 
-def of_layers(world: World) -> list[Case]:
+def of_layers(world: World) -> Cases:
     """Real weights of two layers."""
     _, _, mask = world.batch
     x = world.states
@@ -173,30 +176,30 @@ def of_layers(world: World) -> list[Case]:
     ]
 
 
-def of_encoder(world: World) -> list[Case]:
+def of_encoder(world: World) -> Cases:
     """The whole model."""
     ids, segments, mask = world.batch
     return [Case((ids, segments, mask, world.weights, world.heads, world.eps), "a batch with padding and a pair")]
 
 
-def of_pooler(world: World) -> list[Case]:
+def of_pooler(world: World) -> Cases:
     """Drawn weights, which are not symmetric."""
     return [Case((drawn(3, 4, 6, seed=1), drawn(6, 6, seed=2), drawn(6, seed=3)), "3 texts of 4 tokens")]
 
 
-def of_mean(world: World) -> list[Case]:
+def of_mean(world: World) -> Cases:
     """A batch with padding."""
     return [Case((world.states, world.batch[2]), "a batch with padding")]
 
 
-def of_prediction(world: World) -> list[Case]:
+def of_prediction(world: World) -> Cases:
     """The whole head."""
     ids, segments, mask = world.batch
     states, _ = reference.encode(ids[:2], segments[:2], mask[:2], world.weights, world.heads, world.eps)
     return [Case((states[-1], world.weights, world.eps), "the last states of two texts")]
 
 
-def of_masking(world: World) -> list[Case]:
+def of_masking(world: World) -> Cases:
     """So many tokens that the shares are certain."""
     ids = torch.randint(10, 8000, (DRAWS // 100, 100), generator=torch.Generator().manual_seed(1))
     special = torch.zeros_like(ids)
@@ -206,9 +209,15 @@ def of_masking(world: World) -> list[Case]:
     ]
 
 
-def shares(case: Case, result: Any) -> Tensor:
-    """Return what masking did, as shares that every right solution has, whatever numbers it draws."""
+def shares(case: Case, result: Any) -> Any:
+    """Return what masking did, as shares that every right solution has, whatever numbers it draws.
+
+    Returns a result of another form as it is.
+    """
     ids, special, mask_id, *_ = case.arguments
+    tensors = isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)
+    if not tensors or any(x.shape != ids.shape for x in result):
+        return result
     inputs, labels = result
     chosen = labels != reference.IGNORED
     changed = inputs != ids
@@ -224,7 +233,7 @@ def shares(case: Case, result: Any) -> Tensor:
     return torch.stack([one.double().mean() if one.numel() else torch.zeros((), dtype=torch.float64) for one in found])
 
 
-def of_loss(world: World) -> list[Case]:
+def of_loss(world: World) -> Cases:
     """Labels that do not count, and logits whose exponential is infinite."""
     labels = torch.tensor([[3, -100, 0, 5], [-100, 2, -100, -100]])
     return [
@@ -233,7 +242,7 @@ def of_loss(world: World) -> list[Case]:
     ]
 
 
-def of_linear_backward(world: World) -> list[Case]:
+def of_linear_backward(world: World) -> Cases:
     """Sizes that differ, and square matrices."""
     return [
         Case((drawn(4, 3), drawn(4, 5, seed=1), drawn(3, 5, seed=2)), "4 rows, 5 numbers to 3"),
@@ -241,23 +250,23 @@ def of_linear_backward(world: World) -> list[Case]:
     ]
 
 
-def of_norm_backward(world: World) -> list[Case]:
+def of_norm_backward(world: World) -> Cases:
     """A mean and a deviation that are not 0 and 1."""
     return [Case((drawn(4, 6), drawn(4, 6, seed=1, scale=2.0) + 1, drawn(6, seed=2), 1e-12), "4 rows of 6 numbers")]
 
 
-def of_loss_backward(world: World) -> list[Case]:
+def of_loss_backward(world: World) -> Cases:
     """Labels that do not count."""
     return [Case((drawn(5, 7, scale=2.0), torch.tensor([3, -100, 0, 6, -100])), "3 of 5 tokens have a label")]
 
 
-def of_attention_backward(world: World) -> list[Case]:
+def of_attention_backward(world: World) -> Cases:
     """Padding."""
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     return [Case((*(drawn(2, 3, 4, 5, seed=seed) for seed in range(4)), mask), "2 texts, one of them with padding")]
 
 
-def of_adamw(world: World) -> list[Case]:
+def of_adamw(world: World) -> Cases:
     """The first step, a later one, and gradients as small as the 1e-8."""
     zero = torch.zeros(3, 4)
     x = drawn(3, 4)
@@ -269,7 +278,7 @@ def of_adamw(world: World) -> list[Case]:
     ]
 
 
-def of_training(world: World) -> list[Case]:
+def of_training(world: World) -> Cases:
     """A weight and a bias."""
     x = drawn(8, 4)
     target = drawn(8, 2, seed=3)

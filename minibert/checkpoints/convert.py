@@ -32,6 +32,7 @@ from minibert.storage.tensor_files import (
     write_tensors,
 )
 from minibert.utils.files import (
+    AnyPath,
     inside,
     listing,
     parse_json,
@@ -42,17 +43,16 @@ from minibert.utils.files import (
     write_text_atomically,
 )
 from minibert.utils.outputs import atomic_folder, check_folder
-from minibert.utils.printing import brief, cut
+from minibert.utils.printing import Figures, brief, cut
 
 COPIED = (*TOKENIZER_FILES, *PATTERNS)
-Figures = dict[str, Any]
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),  # of positions
 )
 
 
-def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
+def convert(name: AnyPath, out: AnyPath, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
     """Write a checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
     model_type: for a config.json that has none; the new one has it. overwrite: replace what minibert wrote in `out`.

@@ -4,7 +4,6 @@ Inputs and outputs are named as in transformers; inputs may have any number of t
 positions, with padding on the right.
 """
 
-import importlib
 import logging
 import warnings
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch.export import Dim
 from minibert.checkpoints.load import head_of, load
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
-from minibert.utils.files import atomic_write, user_path
+from minibert.utils.files import AnyPath, atomic_write, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import require
 
@@ -44,7 +43,7 @@ class Positional(nn.Module):
         return tuple(self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[:])
 
 
-def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> dict[str, Any]:
+def export(name: AnyPath, out: AnyPath, *, head: str | None = None, overwrite: bool = False) -> dict[str, Any]:
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
     head: None: the task head of fine-tuning that the checkpoint has, else "encoder", the model without a head.
@@ -108,8 +107,9 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
 @torch.inference_mode()
 def largest_difference(wrapped: Positional, file: Path) -> float:
     """Return the largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
-    runtime: Any = importlib.import_module("onnxruntime")
-    session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
     largest = 0.0
     for shape in SHAPES:
         given = inputs_of(wrapped.model, shape)

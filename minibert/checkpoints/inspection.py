@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +10,8 @@ from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.storage import hub
 from minibert.storage.tensor_files import list_tensors, weights_sha256
-from minibert.utils.printing import block, table
+from minibert.utils.printing import Figures, block, table
 
-Figures = dict[str, Any]
 SHOWN = 5  # names of tensors in one group
 
 
@@ -29,9 +27,7 @@ def inspect(name: str) -> Figures:
         "name": name,
         "origin": source.origin,
         "folder": str(source.folder),
-        "hub_id": checkpoint.hub_id if checkpoint else None,
-        "revision": checkpoint.revision if checkpoint else None,
-        "licence": checkpoint.licence if checkpoint else None,
+        **{key: getattr(checkpoint, key, None) for key in ("hub_id", "revision", "licence")},
         "sha256": digest,
         "equals_manifest": digest == checkpoint.sha256 if checkpoint else None,
         "dtypes": list(report.dtypes),

@@ -30,7 +30,7 @@ from minibert.model import Encoder
 from minibert.storage import hub
 from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.utils.device import check_device
-from minibert.utils.files import atomic_write, regular, user_path, write_text_atomically
+from minibert.utils.files import AnyPath, atomic_write, regular, user_path, write_text_atomically
 from minibert.utils.printing import MOST, brief, cut
 from minibert.utils.settings import with_settings
 
@@ -83,18 +83,16 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
-) -> Encoder: ...
+def load(name: AnyPath = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]) -> Encoder: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
+def load(name: AnyPath = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
 @overload
 def load(
-    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
+    name: AnyPath = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
 ) -> tuple[Any, LoadReport]: ...
 @with_settings()
 def load(
-    name: str | Path = "distilbert-base-uncased",
+    name: AnyPath = "distilbert-base-uncased",
     *,
     head: str | None = None,
     num_labels: int | None = None,
@@ -328,7 +326,7 @@ def why_left_out(family: Family, name: str) -> str:
 # Which task heads a checkpoint has; saving
 
 
-def has_head(name: str | Path, head: str) -> bool:
+def has_head(name: AnyPath, head: str) -> bool:
     """Return whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
     folder = hub.locate(name).folder
     config = Config.from_file(folder / "config.json")
@@ -340,7 +338,7 @@ def has_head(name: str | Path, head: str) -> bool:
     return bool(needed) and held.issuperset(needed.values())
 
 
-def head_of(name: str | Path) -> str | None:
+def head_of(name: AnyPath) -> str | None:
     """Return the task head that a checkpoint has, of those that its config.json names; None if it has none."""
     folder = hub.locate(name).folder
     named = Config.from_file(folder / "config.json").extra.get("architectures")
@@ -350,7 +348,7 @@ def head_of(name: str | Path) -> str | None:
 
 
 @with_settings()
-def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+def save(model: nn.Module, folder: AnyPath, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that transformers loads bit-equal and that minibert loads back, with the tokenizer if it is known.
 
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors

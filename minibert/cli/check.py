@@ -4,9 +4,9 @@ import argparse
 import time
 from pathlib import Path
 
-from minibert.cli.shared import Arguments, Figures, add_overwrite
+from minibert.cli.shared import Arguments, add_overwrite
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, printable
+from minibert.utils.printing import Figures, block, printable
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 

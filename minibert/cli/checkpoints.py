@@ -1,13 +1,13 @@
 """The commands about checkpoints: `minibert download`, `inspect`, `convert` and `export`."""
 
-import argparse
+from argparse import ArgumentParser
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_overwrite
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, printable
+from minibert.utils.printing import Figures, block, printable
 
 
-def download_arguments(parser: argparse.ArgumentParser) -> None:
+def download_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"a Hub name, such as {DEFAULT_MODEL}")
 
 
@@ -22,7 +22,7 @@ def download(args: Arguments) -> Figures:
     return {"model": args.model, "folder": str(folder), "downloaded": source is None}
 
 
-def inspect_arguments(parser: argparse.ArgumentParser) -> None:
+def inspect_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: all that are known)")
     add("--tensors", action="store_true", help="also each tensor: name, dtype, shape, and its name in minibert")
@@ -45,7 +45,7 @@ def inspect(args: Arguments) -> Figures:
     return figures
 
 
-def convert_arguments(parser: argparse.ArgumentParser) -> None:
+def convert_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="with pytorch_model.bin and config.json")
     add("--out", required=True, type=user_path, metavar="FOLDER2", help="a new folder")
@@ -66,7 +66,7 @@ def convert(args: Arguments) -> Figures:
     return done
 
 
-def export_arguments(parser: argparse.ArgumentParser) -> None:
+def export_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="NAME", help="a Hub name or a folder")
     add("--out", required=True, type=user_path, metavar="FILE.onnx", help="the file")

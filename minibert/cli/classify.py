@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_data, add_features, add_overwrite, read_options
+from minibert.cli.shared import Arguments, add_data, add_features, add_overwrite, read_options
 from minibert.utils.files import regular, user_path
 from minibert.utils.outputs import atomic_folder, check_folder
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 
@@ -43,9 +44,8 @@ def run(args: Arguments) -> Figures:
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
     vectors = None if args.features is None else read_vectors(user_path(args.features))
-    how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
     try:
-        classifier = train(rows, **how, **settings)
+        classifier = train(rows, vectors=vectors, grid=args.grid, folds=args.folds, **settings)
     except KeyboardInterrupt as stop:
         if args.features is None and user_path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)

@@ -2,9 +2,9 @@
 
 import argparse
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_options, read_options
 from minibert.tables.formats import FileSettings
-from minibert.utils.printing import block
+from minibert.utils.printing import Figures, block
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from minibert.cli.shared import (
     Arguments,
-    Figures,
     add_features,
     add_options,
     add_overwrite,
@@ -16,7 +15,7 @@ from minibert.cli.shared import (
 )
 from minibert.tables.formats import FileSettings
 from minibert.utils.files import user_path
-from minibert.utils.printing import counted, printable, require
+from minibert.utils.printing import Figures, counted, printable, require
 from minibert.vectors.recipe import Recipe
 
 

@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 
 from minibert import __version__
 from minibert.cli import check, checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
-from minibert.cli.shared import Arguments, Figures, in_options
+from minibert.cli.shared import Arguments, in_options
 from minibert.tasks import TASKS
 from minibert.utils import habits
 from minibert.utils.files import neighbours, user_path
-from minibert.utils.printing import CONTROL, did_you_mean, is_main_process, note, printable
+from minibert.utils.printing import CONTROL, Figures, did_you_mean, is_main_process, note, printable
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 import warnings
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from minibert.cli.shared import (
     COLUMNS,
     Arguments,
-    Figures,
-    add_columns,
     add_data,
     add_machine,
     add_masked_lm,
@@ -30,10 +28,10 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.tables.formats import FileSettings
-from minibert.tasks.settings import AnsweringSettings, TaggingSettings
+from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
-from minibert.utils.printing import block, counted, require
+from minibert.utils.printing import Figures, block, counted, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -41,11 +39,11 @@ if TYPE_CHECKING:
 
 OF_TASKS = ("columns", "tag_names", "repair")  # options about files of tasks other than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
-# Some rows, and the number of the first, to one line and one dict per row.
-Answer = Callable[["list[Row]", int], tuple[list[str], list[dict[str, Any]]]]
+Answers = tuple[list[str], list[Figures]]  # one line and one dict per row
+Answer = Callable[["list[Row]", int], Answers]  # of some rows, and the number of the first
 
 
-def load_arguments(parser: argparse.ArgumentParser) -> None:
+def load_arguments(parser: ArgumentParser) -> None:
     help = "of `minibert classify train`, `minibert finetune` or transformers (also a Hub name), with a task head"
     parser.add_argument("folder", metavar="FOLDER", help=help)
     parser.add_argument("--model", metavar="NAME", help="the checkpoint of a frozen classifier, if it was moved")
@@ -84,7 +82,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
 # minibert evaluate
 
 
-def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+def evaluate_arguments(parser: ArgumentParser) -> None:
     load_arguments(parser)
     add_data(parser)
     add_options(parser, TaggingSettings, only=("columns", "tag_names"))
@@ -92,7 +90,7 @@ def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(encoding=None, missing=None, repair=None)  # None: as in training
 
 
-def evaluate_any_arguments(parser: argparse.ArgumentParser) -> None:
+def evaluate_any_arguments(parser: ArgumentParser) -> None:
     evaluate_arguments(parser)
     add = parser.add_argument
     add(
@@ -138,13 +136,13 @@ def evaluate(args: Arguments) -> Figures:
 # minibert predict
 
 
-def predict_arguments(parser: argparse.ArgumentParser) -> None:
+def predict_arguments(parser: ArgumentParser) -> None:
     load_arguments(parser)
     add_rows(parser)
     parser.add_argument("--pretokenized", action="store_true", help="for a tagger: words are separated only by spaces")
 
 
-def add_rows(parser: argparse.ArgumentParser) -> None:
+def add_rows(parser: ArgumentParser) -> None:
     """Add the options for the texts, and for the table of the answers."""
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
@@ -153,7 +151,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet, or a folder of .txt files; - is standard input",
     )
-    add_columns(parser, set(COLUMNS) - {"label"})
+    add_options(parser, ClassificationSettings, only=set(COLUMNS) - {"label"})
     parser.set_defaults(encoding=None, missing=None)  # None: not given, so as in training
     add(
         "--out",
@@ -300,7 +298,7 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None, labels: Seque
             yield Row(text, second, {"text": text, "pair": second}) if pairs else Row(text, None, {"text": text})
 
 
-def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
+def answers_of(reader: Any, rows: list[Row], first: int) -> Answers:
     """Return the lines and the dicts of the predictions; first: the number of the first row, for errors."""
     try:
         data = reader.task.from_rows(rows)
@@ -312,7 +310,7 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> tuple[list[str], lis
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 
-def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def joined(prediction: Figures, given: Figures) -> Figures:
     """Return one row of the table: a column of the input that is named like a prediction becomes NAME_input."""
     row = dict(prediction)
     for name, value in given.items():
@@ -326,7 +324,7 @@ def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 # minibert fill-mask
 
 
-def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
+def fill_mask_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help='with one or more [MASK]: "The capital of France is [MASK]."')
     add_masked_lm(parser)
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each mask (%(default)s)")

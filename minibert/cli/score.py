@@ -6,8 +6,9 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.predict import add_rows, answer_rows, check_rows, rows_of
-from minibert.cli.shared import Arguments, Figures, add_machine, add_masked_lm, add_options, masked_lm
+from minibert.cli.predict import Answers, add_rows, answer_rows, check_rows, rows_of
+from minibert.cli.shared import Arguments, add_machine, add_masked_lm, add_options, masked_lm
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run(args: Arguments) -> Figures:
     return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores", 1 + pairs)
 
 
-def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
+def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> Answers:
     """Return the lines and the dicts of some texts or pairs; first: the number of the first, for errors."""
     from minibert.tables.writing import one_line
 
@@ -65,7 +66,7 @@ def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list
     return lines, dicts
 
 
-def figures_of(score: Any, prefix: str, tokens: bool) -> dict[str, Any]:
+def figures_of(score: Any, prefix: str, tokens: bool) -> Figures:
     """Return the columns of a score; their names begin with the prefix."""
     found = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
     if tokens:

@@ -1,13 +1,14 @@
 """`minibert search` and `minibert mine`: the nearest texts of a corpus, and its closest pairs."""
 
-import argparse
+from argparse import ArgumentParser
 from typing import Any
 
-from minibert.cli.shared import Arguments, Figures, add_device, add_options, check_texts, read_options, standard_input
+from minibert.cli.shared import Arguments, add_device, add_options, check_texts, read_options, standard_input
+from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
 
 
-def add_corpus(parser: argparse.ArgumentParser) -> None:
+def add_corpus(parser: ArgumentParser) -> None:
     """Add the corpus and the options that say how it becomes vectors."""
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help="a .npy file of `minibert embed`, or a file of texts, which is embedded")
@@ -23,7 +24,7 @@ def chosen(args: Arguments) -> dict[str, Any]:
     return named | {"texts": args.own_texts, "recipe": read_options(args, Recipe)}
 
 
-def search_arguments(parser: argparse.ArgumentParser) -> None:
+def search_arguments(parser: ArgumentParser) -> None:
     add_corpus(parser)
     help = "a text to search for (default: --file, or standard input)"
     parser.add_argument("texts", nargs="*", metavar="QUERY", help=help)
@@ -62,7 +63,7 @@ def search(args: Arguments) -> Figures:
     return {"queries": results}
 
 
-def mine_arguments(parser: argparse.ArgumentParser) -> None:
+def mine_arguments(parser: ArgumentParser) -> None:
     add_corpus(parser)
     parser.add_argument("--top", type=int, default=100, metavar="N", help="pairs to show (%(default)s)")
     parser.add_argument("--above", type=float, default=-1.0, metavar="X", help="the smallest cosine (%(default)s)")

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_device, add_options, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_device, add_options, read_options
 from minibert.serving import ServerSettings
-from minibert.utils.printing import counted, note, require
+from minibert.utils.printing import Figures, counted, note, require
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """What several commands share: flags made from settings, options, and standard input."""
 
-import argparse
 import os
 import re
 import shlex
 import sys
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, BinaryIO, TypeVar
@@ -16,8 +16,7 @@ from minibert.utils.printing import cut, note
 from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
 
-Arguments = argparse.Namespace
-Figures = dict[str, Any]  # the results of a command, which --json prints as JSON
+Arguments = Namespace
 Settings = TypeVar("Settings")
 DEFAULT_MODEL = "distilbert-base-uncased"
 # The settings of Classification about a file.
@@ -37,7 +36,7 @@ SETTING = re.compile(
 
 
 def add_options(
-    parser: argparse.ArgumentParser,
+    parser: ArgumentParser,
     settings: type,
     only: Collection[str] | None = None,
     skip: Collection[str] = (),
@@ -56,7 +55,7 @@ def add_options(
         flag = f"--{one.name.replace('_', '-')}"
         help = help_of(default, one.metadata)
         if kind is bool:
-            action: Any = argparse.BooleanOptionalAction if optional else "store_true"
+            action: Any = BooleanOptionalAction if optional else "store_true"
             parser.add_argument(flag, action=action, default=default, help=help)
             continue
         metavar = one.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
@@ -105,7 +104,7 @@ def in_options(message: str, options: Collection[str]) -> str:
 # Options of several commands
 
 
-def add_features(parser: argparse.ArgumentParser) -> None:
+def add_features(parser: ArgumentParser) -> None:
     """Add the options of a Recipe, the model and the device; --missing is one of files."""
     help = "checkpoint: a Hub name or a folder (%(default)s)"
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help=help)
@@ -113,7 +112,7 @@ def add_features(parser: argparse.ArgumentParser) -> None:
     add_machine(parser)
 
 
-def add_masked_lm(parser: argparse.ArgumentParser) -> None:
+def add_masked_lm(parser: ArgumentParser) -> None:
     """Add the checkpoint with a masked-LM head; find_masked_lm chooses one that is not named."""
     help = (
         f"with a trained masked-LM head: a Hub name or a folder ({DEFAULT_MODEL}; if it is not here, minibert-novels)"
@@ -121,29 +120,24 @@ def add_masked_lm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help=help)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: ArgumentParser) -> None:
     """Add the option for the device."""
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
 
 
-def add_machine(parser: argparse.ArgumentParser) -> None:
+def add_machine(parser: ArgumentParser) -> None:
     """Add the options for the device and the size of a batch."""
     add_device(parser)
     add_options(parser, Recipe, only=["batch_tokens"])
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: ArgumentParser) -> None:
     """Add a table of labelled texts, and the options that choose its columns."""
     parser.add_argument("data", metavar="DATA", help=TASKS["classify"].data_help)
-    add_columns(parser, COLUMNS)
+    add_options(parser, ClassificationSettings, only=COLUMNS)
 
 
-def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add the options that choose columns of a table."""
-    add_options(parser, ClassificationSettings, only=names)
-
-
-def add_overwrite(parser: argparse.ArgumentParser) -> None:
+def add_overwrite(parser: ArgumentParser) -> None:
     """Add the option that permits replacing an output."""
     parser.add_argument(
         "--overwrite", action="store_true", help="replace this file, or a folder that only minibert wrote to"

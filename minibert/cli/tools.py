@@ -1,17 +1,16 @@
 """The commands that show and measure: `minibert trace`, `parity` and `bench`."""
 
-import argparse
-import importlib
 import time
+from argparse import ArgumentParser
 
 from minibert.bench.settings import BenchSettings
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, check_texts, read_options
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_options, add_overwrite, check_texts, read_options
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, require
+from minibert.utils.printing import Figures, block, require
 from minibert.utils.settings import integers
 
 
-def trace_arguments(parser: argparse.ArgumentParser) -> None:
+def trace_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("text", metavar="TEXT", help="the text to follow")
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
@@ -47,7 +46,7 @@ def trace(args: Arguments) -> Figures:
     return run.run(args, DEFAULT_MODEL)
 
 
-def parity_arguments(parser: argparse.ArgumentParser) -> None:
+def parity_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
     add("--full", action="store_true", help="the relatives' full sizes and BERT-large as well: some minutes and 8 GB")
@@ -65,7 +64,7 @@ def parity(args: Arguments) -> Figures:
     return report.run(args)
 
 
-def bench_arguments(parser: argparse.ArgumentParser) -> None:
+def bench_arguments(parser: ArgumentParser) -> None:
     add_options(parser, BenchSettings)
     shapes = "distilbert-, roberta-, albert- or modernbert-shape"
     text = f"a checkpoint, or {shapes}; repeatable (distilbert-shape, all-MiniLM-L6-v2)"
@@ -79,14 +78,14 @@ def bench(args: Arguments) -> Figures:
     """
     settings = read_options(args, BenchSettings, models=tuple(args.model or ()))
     require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
-    from minibert.bench import harness, report
+    from minibert.bench import embedding, harness, report, serving, training
     from minibert.utils.device import check_device
     from minibert.utils.plotting import check_picture
 
     check_device(settings.device)
     if settings.plot:
         check_picture(user_path(settings.plot), settings.overwrite)
-    benchmark = importlib.import_module(f"minibert.bench.{settings.kind}").BENCHMARK
+    benchmark = (training if settings.train else serving if settings.serve else embedding).BENCHMARK
     began = time.perf_counter()
     results = []
     print(report.heading(settings), flush=True)

@@ -1,13 +1,13 @@
 """The commands that train: `minibert finetune` (one for each of tasks.TASKS), `pretrain`, `distill` and `vocab`."""
 
-import argparse
 import statistics
 import time
+from argparse import ArgumentParser
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
+from minibert.cli.shared import COLUMNS, Arguments, add_options, add_overwrite, read_options
 from minibert.tasks import TASKS, task_class
 from minibert.text.wordpiece import MAX_WORD_LENGTH
 from minibert.train.settings import (
@@ -18,14 +18,14 @@ from minibert.train.settings import (
     VocabularySettings,
 )
 from minibert.utils.files import user_path
-from minibert.utils.printing import block, counted
+from minibert.utils.printing import Figures, block, counted
 
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # not flags of distill
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
 CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
+def add_output(parser: ArgumentParser) -> None:
     """Add the output folder of a training, and what happens if it exists."""
     help = "the trained checkpoint; the same command resumes a killed run"
     parser.add_argument("--out", required=True, type=user_path, metavar="FOLDER", help=help)
@@ -71,7 +71,7 @@ def print_saved(args: Arguments, trained: Any) -> Figures:
 # minibert finetune
 
 
-def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+def finetune_arguments(parser: ArgumentParser, name: str) -> None:
     task = TASKS[name]
     add = parser.add_argument
     add("data", metavar="DATA", help=task.data_help)
@@ -135,7 +135,7 @@ def finetune(args: Arguments, name: str) -> Figures:
 # minibert pretrain
 
 
-def pretrain_arguments(parser: argparse.ArgumentParser) -> None:
+def pretrain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("corpus", metavar="CORPUS", help="text: one sentence per line, an empty line between documents")
     add_output(parser)
     add_options(parser, PretrainSettings, skip=("epochs",))
@@ -155,7 +155,7 @@ def pretrain(args: Arguments) -> Figures:
 # minibert distill
 
 
-def distill_arguments(parser: argparse.ArgumentParser) -> None:
+def distill_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("data", metavar="DATA", help="text: one sentence per line, an empty line between documents; or a table")
     add("--teacher", required=True, metavar="NAME", help="a masked LM, or the output of `minibert finetune classify`")
@@ -196,7 +196,7 @@ def distill(args: Arguments) -> Figures:
 # minibert vocab
 
 
-def vocab_arguments(parser: argparse.ArgumentParser) -> None:
+def vocab_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("corpus", nargs="+", metavar="CORPUS", help="files of text, .txt or a table with a column of texts, also .gz")
     add("--out", required=True, type=user_path, metavar="FOLDER", help="a new folder, for --tokenizer of pretrain")

@@ -161,10 +161,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
     """Attend within each text by one kernel for the padded batch, (T,H,W) or (B,H,W) -> the same."""
     all_tokens = len(query) == len(key)
     q, k, v = packed.pad(query) if all_tokens else query[:, None], packed.pad(key), packed.pad(value)  # (B,S,H,W)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
-    with without_cudnn():
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=packed.mask[:, None, None])
-    context = context.transpose(1, 2).flatten(0, 1)  # (B,H,S,W) -> (BS,H,W)
+    context = fused(q, k, v, packed.mask[:, None, None]).flatten(0, 1)  # (B,S,H,W) -> (BS,H,W)
     return context.index_select(0, packed.cells) if all_tokens else context
 
 

@@ -4,7 +4,6 @@ A freshly initialised model hides mistakes: its LayerNorms are 1 and 0, its bias
 transformers (of the extra `test`) writes the folder, minibert reads it.
 """
 
-import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,7 +131,8 @@ LARGER = tuple(
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence warnings within the block; from then on also transformers' messages on new heads and its bars."""
-    logging = importlib.import_module("transformers").utils.logging
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with warnings.catch_warnings(action="ignore"):
@@ -142,7 +142,9 @@ def quiet() -> Iterator[None]:
 def upstream_class(family: Family, head: str | None) -> Any:
     """Return the class in transformers for a task head (None: the bare encoder)."""
     suffix = HEAD_CLASSES[head].upstream if head else "Model"
-    return getattr(importlib.import_module("transformers"), family.upstream + suffix)
+    import transformers
+
+    return getattr(transformers, family.upstream + suffix)
 
 
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
@@ -272,16 +274,17 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> LabelledB
     if head == "multiple-choice":
         parts = (x.view(B // CHOICES, CHOICES, S) for x in vars(batch).values())
         return LabelledBatch(Inputs(*parts), {"labels": draw(CHOICES, B // CHOICES)})
-    if head == "sequence-classification":
-        K = config.num_labels
-        if config.problem_type == "multi_label_classification":
-            return LabelledBatch(batch, {"labels": draw(2, B, K).float()})
-        if config.problem_type == "regression" or K == 1:
-            return LabelledBatch(batch, {"labels": torch.randn((B, K) if K > 1 else (B,), generator=generator)})
-        return LabelledBatch(batch, {"labels": draw(K, B)})
-    if head == "next-sentence":
-        return LabelledBatch(batch, {"labels": draw(2, B)})
     if head is None:
         return LabelledBatch(batch)
-    classes = 2 if head == "replaced-token-detection" else config.num_labels  # of every token
-    return LabelledBatch(batch, {"labels": draw(classes, B, S).masked_fill(batch.attention_mask == 0, -100)})
+    K = 2 if head in ("next-sentence", "replaced-token-detection") else config.num_labels
+    if head == "next-sentence":
+        target = draw(K, B)
+    elif head != "sequence-classification":  # a label for every token
+        target = draw(K, B, S).masked_fill(batch.attention_mask == 0, -100)
+    elif config.problem_type == "multi_label_classification":
+        target = draw(2, B, K).float()
+    elif config.problem_type == "regression" or K == 1:
+        target = torch.randn((B, K) if K > 1 else (B,), generator=generator)
+    else:
+        target = draw(K, B)
+    return LabelledBatch(batch, {"labels": target})

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from packaging.version import Version
@@ -23,14 +22,14 @@ from minibert.storage.hub import locate
 from minibert.utils.device import check_device
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import check_file
-from minibert.utils.printing import install_hint, printable, progress_bar, require, table
+from minibert.utils.printing import Figures, install_hint, printable, progress_bar, require, table
 from minibert.utils.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
 HEADER = ("step", "shape", "tensors", "values", "largest difference", "ulp", "")
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> Figures:
     """Compare with transformers, or one path of ours with another; print and write the report, return its figures.
 
     figures["ok"] says whether everything passed. Raises ValueError or FileNotFoundError for a report that cannot be
@@ -79,7 +78,7 @@ def transformers_version() -> str:
     return version
 
 
-def steps(result: Result) -> list[dict[str, Any]]:
+def steps(result: Result) -> list[Figures]:
     """Return the ladder of one checkpoint: a line for each stage in all layers, and for each rung with each head."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for row in sorted(result.rows, key=lambda row: RUNGS.index(row.rung)):
@@ -148,7 +147,7 @@ def verdict(results: list[Result]) -> str:
     return f"{equal:,} of {len(rows):,} tensors bit-identical"
 
 
-def figures(against: str, versions: dict[str, str], results: list[Result]) -> dict[str, Any]:
+def figures(against: str, versions: dict[str, str], results: list[Result]) -> Figures:
     """Return a run as one JSON object."""
     rows = [row for result in results for row in result.rows]
     return {

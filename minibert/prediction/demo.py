@@ -31,7 +31,7 @@ from minibert.tasks.metrics import Evaluation, accuracy_text, confusion_table, e
 from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.files import atomic_write, user_path
-from minibert.utils.printing import beside, block, named, table
+from minibert.utils.printing import Figures, beside, block, named, table
 from minibert.vectors.embedder import embed
 from minibert.vectors.features import TextFeatures
 
@@ -49,8 +49,6 @@ SENTENCES = (
     "two hours that I will never get back",
     "not the masterpiece it was said to be , but well worth seeing",
 )
-
-Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import best_label, check_classes, label_number
-from minibert.utils.files import atomic_write, parse_json, regular, user_path
-from minibert.utils.printing import beside, block, brief, progress_bar, table
+from minibert.utils.files import AnyPath, atomic_write, parse_json, regular, user_path
+from minibert.utils.printing import Figures, beside, block, brief, progress_bar, table
 from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -121,7 +121,7 @@ class Classifier:
             label_number(label, numbers, f"{data.place(row)} ({data.texts[row][:40]!r})")
         return self.task.measure(self.answer(data), data, self.labels)
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Figures:
         """Return everything but the arrays of the head."""
         model = str(self.features.model)
         recipe = self.features.recipe_
@@ -141,7 +141,7 @@ class Classifier:
             "scikit_learn": sklearn.__version__,
         }
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: AnyPath) -> None:
         """Write the folder; it holds the earlier classifier or this one, even after a kill."""
         scaler, regression = self.head
         fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
@@ -155,7 +155,7 @@ class Classifier:
     @classmethod
     def load(
         cls,
-        folder: str | Path,
+        folder: AnyPath,
         *,
         model: str | None = None,
         device: str = "auto",

@@ -158,8 +158,14 @@ class PackedBatch:
         tokens: dict[str, Any] = {name: x.flatten().index_select(0, index) for name, x in values.items()}
         tokens = {name: padded(x) if on_cpu else x for name, x in tokens.items()}
         if wanted is None:
-            made: dict[str, Any] = {"groups": groups, "read_groups": groups, "keeps_padding": keep_padding}
-            return cls(**tokens, **made, read=None, order=index.argsort())
+            return cls(
+                **tokens,
+                groups=groups,
+                read_groups=groups,
+                keeps_padding=keep_padding,
+                read=None,
+                order=index.argsort(),
+            )
         chosen = wanted.flatten().index_select(0, index)  # (T)
         rows = torch.arange(B).repeat_interleave(lengths)  # (T): the row of each token, the longest rows first
         counts = torch.zeros(B, dtype=torch.int64).index_add(0, rows, chosen.long())

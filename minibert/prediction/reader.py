@@ -22,19 +22,19 @@ from minibert.prediction.logits import predict_logits
 from minibert.storage import hub
 from minibert.tables.texts import as_name
 from minibert.tasks import TASKS, task_class
-from minibert.tasks.base import Encoded, Measure, Task
+from minibert.tasks.base import Encoded, Measure, Prediction, Task
 from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.names import as_numbers, label_names
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.files import read_json, user_path
+from minibert.utils.files import AnyPath, read_json, user_path
 from minibert.utils.printing import block, cut
 from minibert.utils.settings import check_number, with_settings
 
 REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
 
-def folder_kind(name: str | os.PathLike[str]) -> str:
+def folder_kind(name: AnyPath) -> str:
     """Return what a folder, or a checkpoint by its name on the Hub, holds.
 
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
@@ -144,7 +144,7 @@ def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
 
 
 def open_reader(
-    name: str | os.PathLike[str],
+    name: AnyPath,
     *,
     model: str | None = None,
     device: str = "auto",
@@ -181,14 +181,14 @@ def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:
 
 @with_settings()
 def predict(
-    model: str | os.PathLike[str] | Head | Classifier | Reader,
+    model: AnyPath | Head | Classifier | Reader,
     texts: object,
     pairs: object = None,
     *,
     tokenizer: Tokenizer | None = None,
     device: str = "auto",
     pretokenized: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Prediction]:
     """Return what a model with a task head says of texts, a dict for each text.
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
@@ -217,5 +217,5 @@ def predict(
         raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text per row'}")
     given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
     data = reader.task.from_texts(*given)
-    found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data)
+    found: list[Prediction] = reader.task.as_dicts(reader.answer(data), data)
     return found

@@ -18,14 +18,14 @@ from importlib import resources
 from pathlib import Path
 
 from minibert.prediction.demo import MEANING, SENTENCES
-from minibert.utils.files import atomic_write, user_path
+from minibert.utils.files import AnyPath, atomic_write, user_path
 
 SMALL = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
 TRAIN_REVIEWS = 360  # of 480
 TRAIN_SENTENCES = 40  # of 50, with tags
 
 
-def write_samples(folder: str | os.PathLike[str]) -> dict[str, bool]:
+def write_samples(folder: AnyPath) -> dict[str, bool]:
     """Write the files into a folder. A file that is there stays as it is: return True for each that was written.
 
     Raises ValueError for a file in place of the folder, OSError if it cannot be written.

@@ -69,13 +69,14 @@ class Batcher:
             raise asyncio.QueueFull
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self.tokens += total
-        future.add_done_callback(lambda _: self._settle(total))
+
+        def settle(_: object) -> None:
+            self.tokens -= total
+
+        future.add_done_callback(settle)
         self.queue.append(Pending(items, tokens, future))
         self.submitted.set()
         return future
-
-    def _settle(self, tokens: int) -> None:
-        self.tokens -= tokens
 
     async def run(self) -> None:
         """Compute what arrives, until this is cancelled."""

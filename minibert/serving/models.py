@@ -25,13 +25,13 @@ from minibert.prediction.frozen import Classifier
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader, open_reader
 from minibert.serving import ServerSettings
-from minibert.tasks.base import Encoded
+from minibert.tasks.base import Encoded, Prediction
 from minibert.tasks.labels import best_label
 from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
@@ -279,7 +279,7 @@ class FrozenLabels(Model):
         recipe = self.embedder.recipe
         return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
 
-    def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
+    def compute(self, items: list[Tokenized]) -> list[Prediction]:
         """Return the label with the largest probability, and the probability of each."""
         classifier = self.classifier
         probabilities = classifier.head.predict_proba(vectors_of(self.embedder, items))
@@ -314,7 +314,7 @@ class TaskLabels(Model):
         tokens = [sum(len(one.ids) for one in encoded.examples) for _, encoded in items]
         return items, tokens, sum(encoded.cut.truncated for _, encoded in items if encoded.cut)
 
-    def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
+    def compute(self, items: list[tuple[Any, Encoded]]) -> list[Prediction]:
         """Return what `minibert.predict` says of each."""
         reader = self.reader
         found = []
@@ -331,7 +331,7 @@ def check_pairs(rows: list[Any], pairs: bool | None) -> None:
         raise RequestError(422, f"row 0 is not a {'pair' if pairs else 'single text'}", "input")
 
 
-def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
+def load_labels(name: AnyPath, device: str) -> FrozenLabels | TaskLabels:
     """Return a folder whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
     reader = open_reader(name, device=device)
     folder = user_path(name)
@@ -363,7 +363,7 @@ class Masks(Model):
     body = FillMaskBody
     kind = "masks"
 
-    def __init__(self, name: str, folder: str | Path, device: str) -> None:
+    def __init__(self, name: str, folder: AnyPath, device: str) -> None:
         self.name = name
         self.tokenizer = load_tokenizer(folder)
         self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
@@ -384,7 +384,7 @@ class Masks(Model):
                 raise RequestError(422, f"row {number} has no {self.tokenizer.id_to_token(mask)}", "input")
         return [(text, body.top_k) for text in rows], list(map(len, found)), 0
 
-    def compute(self, items: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    def compute(self, items: list[tuple[str, int]]) -> list[Prediction]:
         """Return the top_k tokens for every mask of a text, the likeliest first."""
         filled = (fill_mask(text, self.model, top_k, tokenizer=self.tokenizer) for text, top_k in items)
         return [{"masks": [[guess._asdict() for guess in mask] for mask in masks]} for masks in filled]

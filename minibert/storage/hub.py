@@ -22,7 +22,17 @@ from huggingface_hub import constants
 
 from minibert.storage.modules import PATTERNS, transformer_folder
 from minibert.storage.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.utils.files import inside, leads_out, listing, lock_file, neighbours, read_small, sha256, user_path
+from minibert.utils.files import (
+    AnyPath,
+    inside,
+    leads_out,
+    listing,
+    lock_file,
+    neighbours,
+    read_small,
+    sha256,
+    user_path,
+)
 from minibert.utils.printing import CHECKOUT, FILES, cut, did_you_mean, pip_install
 
 log = logging.getLogger("minibert")
@@ -107,7 +117,7 @@ def known(name: str) -> Checkpoint | None:
     return checkpoint if checkpoint and name in (checkpoint.name, checkpoint.hub_id) else None
 
 
-def locate(name: str | Path, *, download: bool = True) -> Source:
+def locate(name: AnyPath, *, download: bool = True) -> Source:
     """Find a checkpoint by its folder or its Hub id, and log where it was found.
 
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert.utils.files import regular, user_path
+from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
 
@@ -149,7 +149,7 @@ def settings_by_name(path: object, default: str, format: str | None, **more: Any
 # Lines
 
 
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
+def opened(path: AnyPath) -> BinaryIO:
     """Open the file or standard input for bytes. Raises ValueError for a pipe or a device, which could block."""
     if os.fspath(path) == "-":
         return sys.stdin.buffer

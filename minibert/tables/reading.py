@@ -50,6 +50,8 @@ from minibert.tables.formats import (
     shown,
 )
 from minibert.tables.rows import (
+    PlacedCells,
+    PlacedRows,
     fields_of,
     open_parquet,
     read_folder,
@@ -173,7 +175,7 @@ class Table:
             names = " or ".join(map(repr, self.names or ()))
             warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {names} and are left out", stacklevel=2)
 
-    def records(self) -> Iterator[tuple[str, object]]:
+    def records(self) -> PlacedRows:
         """Yield each row as it is in the file, with its place."""
         damage: ValueError | None = None
         try:
@@ -186,7 +188,7 @@ class Table:
         if damage:
             raise damage
 
-    def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
+    def _records(self, stream: BinaryIO) -> PlacedRows:
         """Yield the rows as objects or as texts, each with its place."""
         encoding = self.settings.encoding
         if self.format in DELIMITERS:
@@ -244,7 +246,7 @@ class Table:
             )
         return line
 
-    def _in_memory(self) -> Iterator[tuple[str, object]]:
+    def _in_memory(self) -> PlacedRows:
         """Yield the rows of data in memory; the cells of a tuple are called 1, 2, ..."""
         if self.data and isinstance(self.data[0], list):
             self.first_row = list(map(str, self.data[0]))
@@ -319,7 +321,7 @@ class Table:
             raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
         return found
 
-    def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
+    def _table(self, rows: PlacedCells) -> PlacedRows:
         """Yield the rows of a table as objects. The first is a header unless columns are requested by number.
 
         Without a header, the columns are called 1, 2, ...

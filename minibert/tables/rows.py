@@ -1,7 +1,6 @@
 """The rows of a file, one after the other, each with its place for messages: cells of a table, or a JSON value."""
 
 import csv
-import importlib
 import io
 import json
 import os
@@ -21,10 +20,12 @@ from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
 TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
+PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
+PlacedRows = Iterator[tuple[str, object]]  # objects and texts as they are in a file, alike
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
 
 
-def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> PlacedCells:
     """Yield the rows of a table that are not blank, each with its place: the line it begins on, from 1."""
     parts = (io.StringIO(line, newline="") for line in lines)  # may end in a lone \r
     rows = csv.reader(chain.from_iterable(parts), **dialect)
@@ -40,7 +41,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
         raise ValueError(f"{place} cannot be read: {error}; {why}{plain}") from None
 
 
-def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+def without_quotes(rows: PlacedCells) -> PlacedCells:
     """Yield the rows of a .tsv, with one warning if its quotes do not seem to be part of the texts."""
     warned = False
     for number, (place, row) in enumerate(rows):
@@ -55,7 +56,7 @@ def without_quotes(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str,
         yield place, row
 
 
-def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
+def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the value of each line that is not blank, with its place."""
     for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
@@ -67,7 +68,7 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
             yield place, parsed(line, place)
 
 
-def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
+def read_json_array(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the items of a JSON array, each with its place."""
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(whole_text(stream, name, encoding), place)
@@ -110,7 +111,9 @@ def rows_of(data: Any, name: str) -> list[Any]:
 def open_parquet(stream: BinaryIO, name: str) -> Any:
     """Return a pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
     try:
-        return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(stream)
     except ImportError:
         raise ImportError(
             f"{name} is read as parquet, which needs pyarrow: {install_hint('parquet')}; or save it as .jsonl"
@@ -135,7 +138,7 @@ def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
     return kept, sorted(set(files) - set(kept))
 
 
-def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> Iterator[tuple[str, object]]:
+def read_folder(folder: str, texts: Sequence[Path], encoding: str, labelled: bool) -> PlacedRows:
     """Yield each file as an object of its text, its label and its name in the folder, with its place.
 
     The label is the name of the subfolder; it is None for unsup, the unlabelled texts of the Large Movie Review
@@ -162,7 +165,7 @@ def fields_of(fields: Any) -> list[str]:
     return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
 
 
-def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+def read_parquet(stream: BinaryIO, name: str, columns: Sequence[str]) -> PlacedRows:
     """Yield the rows as objects of these columns, each with its place."""
     rows = (row for batch in batches(stream, name, columns) for row in with_classes(batch.to_pylist(), batch.schema))
     yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
@@ -175,6 +178,8 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     ValueError for a damaged file, a row longer than ROW_LIMIT, and a file that holds more than most_bytes.
     """
     file = open_parquet(stream, name)
+    from pyarrow import ArrowException
+
     most = formats.most_bytes(stream.seek(0, os.SEEK_END))
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
@@ -193,7 +198,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
                     raise formats.too_long(f"{name}, row {row},", formats.ROW_LIMIT)
                 yield part.cast(schema)
                 row += len(part)
-    except (OSError, RuntimeError, importlib.import_module("pyarrow").ArrowException) as error:
+    except (OSError, RuntimeError, ArrowException) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
 
 
@@ -201,7 +206,8 @@ def decoded_size(array: Any) -> int:
     """Return the bytes of an Arrow array in which each text is written out."""
     if not hasattr(array, "dictionary"):
         return int(array.nbytes)
-    compute = importlib.import_module("pyarrow.compute")
+    from pyarrow import compute
+
     return compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
 
 

@@ -10,7 +10,6 @@ Memory does not grow with the rows, except for .parquet. The file appears when i
 """
 
 import csv
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +71,9 @@ def as_cell(value: object) -> str:
 
 def write_parquet(rows: Rows, path: Path) -> None:
     """Write all rows as one table. Raises ValueError or TypeError for a column of mixed types."""
-    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    import pyarrow
+    from pyarrow import parquet
+
     names = dict.fromkeys(name for row in rows for name in row)
-    table = arrow.table({name: [row.get(name) for row in rows] for name in names})
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)

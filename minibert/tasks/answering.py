@@ -16,18 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from minibert.tables.texts import as_columns
 from minibert.tables.writing import one_line
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
+from minibert.tasks.base import Doubles, Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.metrics import f1
 from minibert.tasks.questions import Gold, Question, Questions, question_rows, read_questions
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
-from minibert.utils.printing import progress_bar, table
+from minibert.utils.printing import Figures, progress_bar, table
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label if the answer is not in the window
 
@@ -162,7 +161,7 @@ class Answering(AnsweringSettings, Task):
             answers.append(next(one for one in best if (one["answer"] == "") == none))
         return answers
 
-    def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
+    def best_spans(self, scores: Sequence[Doubles], passage: Passage) -> Iterator[Span]:
         """Yield the best spans of each window, of up to max_answer tokens of the passage."""
         for window, (start, end) in zip(passage.windows, scores, strict=True):
             tokens = slice(passage.first, passage.first + len(window))
@@ -212,7 +211,7 @@ class Answering(AnsweringSettings, Task):
         ]
 
 
-def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
+def group_figures(points: Doubles) -> Figures:
     """Return the means of exact match and F1, (N, 2), and the standard error of the second."""
     exact_match, f1 = points.mean(axis=0).tolist()
     error = float(points[:, 1].std() / len(points) ** 0.5)
@@ -223,9 +222,7 @@ def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
 # Windows
 
 
-def best_pairs(
-    start: NDArray[np.float64], end: NDArray[np.float64], most: int, count: int
-) -> list[tuple[float, int, int]]:
+def best_pairs(start: Doubles, end: Doubles, most: int, count: int) -> list[tuple[float, int, int]]:
     """Return the `count` best start[i] + end[j], i <= j < i + most, with i and j, in no order; (n) and (n)."""
     n = len(start)
     most = min(most, n)

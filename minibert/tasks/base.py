@@ -25,6 +25,7 @@ from minibert.text.tokenizer import Tokenizer, TruncationWarning
 Prediction = dict[str, Any]
 # The logits of one example: (K) for a text, (1) for one choice, (tokens, K) for tags, (2, tokens) for start and end.
 Logits = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

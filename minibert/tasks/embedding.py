@@ -139,11 +139,7 @@ class Embedding(EmbeddingSettings, Task):
         if not found:
             raise ValueError(f"{table.name} holds no rows; each needs a text")
         places, rows = zip(*found, strict=True)
-        return self.of_columns(columns, [list(column) for column in zip(*rows, strict=True)], places)
-
-    @staticmethod
-    def of_columns(columns: Sequence[Column], cells: Sequence[list[Any]], places: Sequence[str]) -> TextRows:
-        """Return the rows in columns of cells; places: of the rows, for messages."""
+        cells = [list(column) for column in zip(*rows, strict=True)]
         if columns[-1].role != "label":
             return TextRows(tuple(cells))
         return TextRows(tuple(cells[:-1]), list(map(as_number, cells[-1], places)))

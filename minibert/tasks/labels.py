@@ -20,7 +20,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef, root_mean_squared_error
 
 from minibert.tables.reading import listed
 from minibert.tasks import metrics
-from minibert.tasks.base import Measure, Prediction
+from minibert.tasks.base import Doubles, Measure, Prediction
 from minibert.tasks.names import (
     ARRAYS,
     NUMBER,
@@ -34,7 +34,7 @@ from minibert.tasks.names import (
     is_matrix,
     of_matrix,
 )
-from minibert.utils.printing import beside, block, brief, counted
+from minibert.utils.printing import Figures, beside, block, brief, counted
 
 # ---------------------------------------------------------------------------------------------------------------
 # Validation
@@ -115,7 +115,7 @@ class SingleLabel:
         labels = list(map(str, given))
         return labels, sorted(set(labels)) if isinstance(next(iter(given), ""), str) else in_order(labels)
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
+    def predictions(self, scores: Doubles, labels: Sequence[str]) -> list[Prediction]:
         """Return the label of the largest logit, with p = softmax(logits); (N, K)."""
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
@@ -217,7 +217,7 @@ class MultiLabel:
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
+    def predictions(self, scores: Doubles, labels: Sequence[str]) -> list[Prediction]:
         """Return the labels with p = sigmoid(logit) above one half, and the probability of each label; (N, K)."""
         by_label = [dict(zip(labels, row, strict=True)) for row in expit(scores).tolist()]
         chosen = [{label: p for label, p in row.items() if p > 0.5} for row in by_label]
@@ -234,7 +234,7 @@ class MultiLabel:
         overall, classes = metrics.class_scores(true_sets, predicted, labels)
         exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)
         majority = max(Counter(map(frozenset, true)).values()) / len(true)
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "rows": len(true),
             "exact_match": exact,
             "standard_error": metrics.standard_error(exact, len(true)),
@@ -286,7 +286,7 @@ class Regression:
             raise ValueError(f"{where} has one number, and the model predicts {len(numbers)}: {listed([*numbers])}")
         return label
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
+    def predictions(self, scores: Doubles, labels: Sequence[str]) -> list[Prediction]:
         """Return the outputs, (N, K), by name if there are several."""
         several = len(labels) > 1
         return [
@@ -296,7 +296,7 @@ class Regression:
     def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
         values = [one["value"] for one in found]
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "rows": len(true),
             "pearson": metrics.correlation(true, values),
             "spearman": metrics.correlation(rankdata(true), rankdata(values)),

@@ -39,8 +39,9 @@ from minibert.tasks.settings import MaskedTextSettings
 from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.utils.device import move
+from minibert.utils.files import AnyPath
 from minibert.utils.inference import inference
-from minibert.utils.printing import block, counted, progress_bar
+from minibert.utils.printing import Figures, block, counted, progress_bar
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -76,7 +77,7 @@ def fill_mask(
     return guesses_in(text, tokens.ids[0], model, tokenizer, top_k, "the text")[0]
 
 
-def load_masked_lm(name: str | os.PathLike[str], device: str = "cpu") -> MaskedLM:
+def load_masked_lm(name: AnyPath, device: str = "cpu") -> MaskedLM:
     """Load a checkpoint with its masked-LM head. Raises ValueError, naming one that has it, if it has none."""
     name = os.fspath(name)
     if not has_head(name, MaskedLM.name):
@@ -275,7 +276,7 @@ class MaskedText(MaskedTextSettings, Task):
             )
         loss /= tokens
         accuracy = right / tokens
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "perplexity": math.exp(min(loss, 700.0)),  # e^710 overflows
             "loss": loss,
             "log_likelihood": -loss,  # higher is better

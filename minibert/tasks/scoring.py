@@ -10,7 +10,6 @@ A text of n tokens becomes n copies, each with one [MASK]. The fast engine reads
 computes only the token at the [MASK], as it computes only [CLS] for a vector, and so does the head.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from minibert.tables.texts import as_name, as_texts
 from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
+from minibert.utils.files import AnyPath
 from minibert.utils.printing import progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
@@ -53,7 +53,7 @@ class Scorer:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | MaskedLM,
+        model: AnyPath | MaskedLM,
         *,
         tokenizer: Tokenizer | None = None,
         device: str = "auto",
@@ -133,7 +133,7 @@ class Scorer:
 
 def score(
     texts: object,
-    model: str | os.PathLike[str] | MaskedLM | None = None,
+    model: AnyPath | MaskedLM | None = None,
     *,
     tokens: bool = False,
     **how: Any,

@@ -47,7 +47,7 @@ from minibert.tasks.settings import ClassificationSettings, TaggingSettings
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE, is_in
-from minibert.utils.printing import counted, progress_bar
+from minibert.utils.printing import Figures, counted, progress_bar
 
 MOST_TAGS = 20  # of data with fewer than two words for each
 MOST_WORDS = 300  # of a sentence that is the only one
@@ -181,7 +181,7 @@ class Tagging(TaggingSettings, Task):
         predicted = [one["tags"] for one in answers]
         overall, types = score_entities(data.known_tags, predicted, labels)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
-        figures: dict[str, Any] = {
+        figures: Figures = {
             "f1": overall.f1,
             "precision": overall.precision,
             "recall": overall.recall,
@@ -256,7 +256,7 @@ def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], d
     return [windows[one] for one in kept], places
 
 
-def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, int]]:
+def word_places(text: str, pretokenized: bool) -> Iterator[tuple[int, int]]:
     """Yield the first character of each word, and the one after its last. pretokenized: split only at spaces."""
     for chunk in re.finditer(r"\S+", text):
         start, end = chunk.span()

@@ -12,7 +12,6 @@ again with replacement.
     nDCG@10     Σ 1 / log2(1 + rank) of the right texts, as a share of the best possible
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,10 @@ from scipy.stats import rankdata
 from minibert.tables.formats import FileSettings, is_doubtful
 from minibert.tables.reading import Column, Table, listed
 from minibert.tables.texts import FIRST, SCORE, SECOND
+from minibert.tasks.base import Doubles
 from minibert.tasks.metrics import correlation
 from minibert.tasks.names import as_float, as_number
+from minibert.utils.files import AnyPath
 from minibert.utils.printing import block, counted
 from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
@@ -85,14 +86,14 @@ def measure_similarity(
     return similarity_of(embedder(list(texts)), embedder(list(pairs)), given)
 
 
-def different_scores(scores: Sequence[float]) -> NDArray[np.float64]:
+def different_scores(scores: Sequence[float]) -> Doubles:
     """Return scores as an array. Raises ValueError if they are all equal."""
     if (different := len(set(scores))) < 2:
         raise ValueError(f"a correlation needs at least 2 different scores; these have {different}")
     return np.array(scores)
 
 
-def similarity_of(first: Matrix, second: Matrix, scores: NDArray[np.float64]) -> Measured:
+def similarity_of(first: Matrix, second: Matrix, scores: Doubles) -> Measured:
     """Return the figures of measure_similarity from the vectors of both texts, (N,D) each, and the scores, (N)."""
     cosines = np.clip(np.einsum("nd,nd->n", scaled(first, "row"), scaled(second, "row")), -1, 1)  # (N)
     measures = {"spearman": (rankdata(scores), rankdata(cosines)), "pearson": (scores, cosines)}
@@ -104,7 +105,7 @@ def similarity_of(first: Matrix, second: Matrix, scores: NDArray[np.float64]) ->
     )
 
 
-def bootstrap_error(x: NDArray[np.float64], y: NDArray[np.float64], draws: NDArray[np.int64]) -> float:
+def bootstrap_error(x: Doubles, y: Doubles, draws: NDArray[np.int64]) -> float:
     """Return the deviation of the correlation of x and y, (N), over draws of their rows, (DRAWS,N)."""
     return float(np.std([correlation(x[rows], y[rows]) for rows in draws]))
 
@@ -167,7 +168,7 @@ def ranking_scores(rows: Sequence[int], right: set[int]) -> dict[str, float]:
 
 
 def measure_file(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     what: str,
     model: Any = DEFAULT_MODEL,
     *,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ from minibert.text.tokenizer_settings import (
     special_tokens,
     with_side,
 )
-from minibert.utils.files import user_path, write_text_atomically
+from minibert.utils.files import AnyPath, user_path, write_text_atomically
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
 from minibert.utils.settings import check_number, with_settings
@@ -326,7 +325,7 @@ class Tokenizer(TransformersNames):
         parts += [name for name, value in switches.items() if self._settings.get(name) == value]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: AnyPath) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers and minibert load as this tokenizer."""
         folder = user_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -358,7 +357,7 @@ class Tokenizer(TransformersNames):
 
 @with_settings()
 def load_tokenizer(
-    name: str | Path,
+    name: AnyPath,
     *,
     lowercase: bool | None = None,
     max_length: int | None = None,

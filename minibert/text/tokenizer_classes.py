@@ -20,6 +20,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
 from minibert.config import Config
 from minibert.text.tokenizer_settings import NORMALIZER_SETTINGS
+from minibert.utils.files import JsonObject
 from minibert.utils.printing import brief
 
 AS_IS = "PreTrainedTokenizerFast"
@@ -35,7 +36,7 @@ PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 Rules = dict[str, Any]
 
 
-def bert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
+def bert(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of BertTokenizer (transformers.models.bert.tokenization_bert)."""
     cls, sep = special["cls_token"], special["sep_token"]
     given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
@@ -53,7 +54,7 @@ def bert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[
     }
 
 
-def roberta(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
+def roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of RobertaTokenizer (transformers.models.roberta.tokenization_roberta)."""
     sep, cls = ((special[role], vocab[special[role]]) for role in ("sep_token", "cls_token"))
     prefix = settings.get("add_prefix_space", False)
@@ -69,7 +70,7 @@ def roberta(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mappi
     }
 
 
-def xlm_roberta(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
+def xlm_roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of XLMRobertaTokenizer (transformers.models.xlm_roberta.tokenization_xlm_roberta)."""
     bos, eos = text_of(settings["bos_token"]), text_of(settings["eos_token"])
     scheme = "always" if settings.get("add_prefix_space", True) else "never"
@@ -88,14 +89,14 @@ def xlm_roberta(settings: Mapping[str, Any], file: Mapping[str, Any], special: M
     }
 
 
-def camembert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
+def camembert(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of CamembertTokenizer (transformers.models.camembert.tokenization_camembert)."""
     rules = xlm_roberta(settings, file, special, vocab)
     first = next((id for id, (piece, _) in enumerate(file["model"]["vocab"]) if piece == special["unk_token"]), 0)
     return rules | {"model": {"unk_id": first, "byte_fallback": False}}
 
 
-def albert(settings: Mapping[str, Any], file: Mapping[str, Any], special: Mapping[str, str], vocab: Any) -> Rules:
+def albert(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of AlbertTokenizer (transformers.models.albert.tokenization_albert)."""
     rules = xlm_roberta(settings, file, special, vocab)
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -121,7 +122,7 @@ CLASSES: dict[str, tuple[str, Callable[..., Rules], dict[str, Any]]] = {
 }
 
 
-def stated_class(settings: Mapping[str, Any], config: Config) -> str:
+def stated_class(settings: JsonObject, config: Config) -> str:
     """Return the tokenizer_class of a checkpoint, from tokenizer_config.json, config.json or the model_type."""
     own = f"{config.family.upstream}Tokenizer"
     default = own if own in [*CLASSES, *ALIASES] else "BertTokenizer"
@@ -145,7 +146,7 @@ def text_of(token: Any) -> str:
     return str(token["content"] if isinstance(token, dict) else token)
 
 
-def charsmap(file: Mapping[str, Any]) -> bytes | None:
+def charsmap(file: JsonObject) -> bytes | None:
     """Return SentencePiece's table of characters in the normalizer of a tokenizer.json, None if it has none."""
     normalizer = file.get("normalizer") or {}
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
@@ -158,7 +159,7 @@ def as_json(component: Any) -> Any:
     return None if component is None else json.loads(component.__getstate__())
 
 
-def with_rules(definition: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+def with_rules(definition: JsonObject, rules: Rules) -> dict[str, Any]:
     """Return the definition with the rules of its class; what says the same in other words stays as it is."""
     stub = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}
     given = {name: definition.get(name) for name in PARTS}

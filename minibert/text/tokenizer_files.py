@@ -43,14 +43,14 @@ from minibert.text.tokenizer_settings import (
     special_tokens,
     stated_tokens,
 )
-from minibert.utils.files import listing, read_json, read_small
+from minibert.utils.files import JsonObject, listing, read_json, read_small
 from minibert.utils.printing import brief
 
 # ---------------------------------------------------------------------------------------------------------------
 # A folder
 
 
-def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> tuple[dict[str, Any], str]:
+def read_definition(folder: Path, settings: JsonObject, lowercase: bool | None) -> tuple[dict[str, Any], str]:
     """Return the content of tokenizer.json that gives the ids of transformers 5.23, and the class that reads it so.
 
     settings: of tokenizer_config.json, with a tokenizer_class. An explicit lowercase overrides them, and they override
@@ -99,21 +99,19 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
         return with_rules(definition, rules), name
 
 
-def model_type(model: Mapping[str, Any]) -> str:
+def model_type(model: JsonObject) -> str:
     """Return the type of a tokenizer.json's model, which old files leave out."""
     found = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
     return str(model.get("type") or found)
 
 
-def vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
+def vocabulary(model: JsonObject) -> dict[str, int]:
     """Return the pieces of a tokenizer.json's model with their ids."""
     pieces = model["vocab"]
     return dict(pieces) if isinstance(pieces, dict) else {piece: id for id, (piece, _) in enumerate(pieces)}
 
 
-def with_casing(
-    folder: Path, settings: Mapping[str, Any], definition: Mapping[str, Any], lowercase: bool | None
-) -> dict[str, Any]:
+def with_casing(folder: Path, settings: JsonObject, definition: JsonObject, lowercase: bool | None) -> dict[str, Any]:
     """Return the settings of BertTokenizer; what they leave open follows tokenizer.json, or the vocabulary.
 
     transformers would lower-case texts, strip accents and split Chinese whatever these files say, so a difference
@@ -148,7 +146,7 @@ def with_lowercase(normalizer: Any, lowercase: bool, source: str) -> dict[str, A
 
 
 def all_added_tokens(
-    definition: Mapping[str, Any], folder: Path, settings: Mapping[str, Any], name: str, pieces: Mapping[str, int]
+    definition: JsonObject, folder: Path, settings: JsonObject, name: str, pieces: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Return the added tokens of a tokenizer: from tokenizer.json, from the other files, and from its class."""
     present = definition.get("added_tokens") or []
@@ -182,7 +180,7 @@ def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any
     return {**definition, **json.loads(changed)}
 
 
-def build(definition: Mapping[str, Any], literal: bool, split: bool, source: str) -> tokenizers.Tokenizer:
+def build(definition: JsonObject, literal: bool, split: bool, source: str) -> tokenizers.Tokenizer:
     """Return the library's tokenizer; literal: special tokens typed in a text are read as characters.
 
     split: the same as transformers' split_special_tokens, which still finds them as pieces of a Unigram model.
@@ -228,7 +226,7 @@ def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control
             )
 
 
-def check_fits(definition: Mapping[str, Any], vocab: Mapping[str, int], pads: int, config: Config, source: str) -> None:
+def check_fits(definition: JsonObject, vocab: Mapping[str, int], pads: int, config: Config, source: str) -> None:
     """Raise ValueError, naming `source`, for a tokenizer with more tokens than the model has, or another padding."""
     tokens = 1 + max(id for token, id in vocab.items() if token)  # a blank line of vocab.txt needs no row
     if tokens <= config.vocab_size and (not config.architecture.first_position or pads == config.pad_token_id):

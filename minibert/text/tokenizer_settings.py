@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from minibert.utils.files import read_json
+from minibert.utils.files import JsonObject, read_json
 from minibert.utils.printing import brief
 from minibert.utils.settings import check_number
 
@@ -64,7 +64,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def check_settings(settings: Mapping[str, Any], source: str) -> None:
+def check_settings(settings: JsonObject, source: str) -> None:
     """Raise ValueError or TypeError, naming `source`, for a value of another kind or a key that is not supported."""
     special_tokens(settings, source)
     most = settings.get("model_max_length") or settings.get("max_len") or DEFAULT_MAX_LENGTH
@@ -92,7 +92,7 @@ def check_settings(settings: Mapping[str, Any], source: str) -> None:
 # Special tokens
 
 
-def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[str] | None = None) -> dict[str, str]:
+def special_tokens(settings: JsonObject, source: str, vocab: Container[str] | None = None) -> dict[str, str]:
     """Return the five special tokens by role; settings have each as a str or as {"content": str, ...}.
 
     A missing one is the first default name that is in the vocabulary, else BERT's. Raises ValueError, naming
@@ -116,7 +116,7 @@ def as_token(value: Any) -> AddedToken:
     return as_added({"special": True} | value)
 
 
-def named_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
+def named_tokens(settings: JsonObject) -> dict[str, AddedToken]:
     """Return the special tokens that settings name, by role, in the order in which transformers adds them."""
     own = {key: value for key, value in settings.items() if key.endswith("_token") and key not in NAMED}
     extra = settings.get("extra_special_tokens")
@@ -127,20 +127,20 @@ def named_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
     return {role: as_token(value) for role, value in named.items()}
 
 
-def extra_tokens(settings: Mapping[str, Any]) -> list[AddedToken]:
+def extra_tokens(settings: JsonObject) -> list[AddedToken]:
     """Return the special tokens without a role: additional_special_tokens, in transformers 5 extra_special_tokens."""
     found = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
     return [] if isinstance(found, dict) else [as_token(value) for value in found]
 
 
-def with_side(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+def with_side(settings: JsonObject, definition: JsonObject) -> dict[str, Any]:
     """Return the settings with the truncation_side of a tokenizer.json, unless they have their own."""
     truncation = definition.get("truncation")
     left = isinstance(truncation, dict) and truncation.get("direction") == "Left"
     return {**settings, "truncation_side": "left"} if left and not settings.get("truncation_side") else dict(settings)
 
 
-def saved_settings(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+def saved_settings(settings: JsonObject, definition: JsonObject) -> dict[str, Any]:
     """Return the settings as tokenizer_config.json has them beside this tokenizer.json, which has the added tokens."""
     found: dict[str, Any] = {"tokenizer_class": "BertTokenizer"} | dict(settings)
     for key, value in found.items():
@@ -161,14 +161,12 @@ def saved_settings(settings: Mapping[str, Any], definition: Mapping[str, Any]) -
 # Added tokens
 
 
-def as_added(entry: Mapping[str, Any]) -> AddedToken:
+def as_added(entry: JsonObject) -> AddedToken:
     """Return an added token of a file, {"content": str, "lstrip": bool, ...}, with or without its id."""
     return AddedToken(entry["content"], **{key: entry[key] for key in entry if key not in ("id", "content", "__type")})
 
 
-def stated_tokens(
-    folder: Path, settings: Mapping[str, Any], content: Iterable[Mapping[str, Any]]
-) -> dict[int, AddedToken]:
+def stated_tokens(folder: Path, settings: JsonObject, content: Iterable[JsonObject]) -> dict[int, AddedToken]:
     """Return the added tokens that files state with an id; content: the added_tokens of tokenizer.json.
 
     They come from added_tokens_decoder, or without it from added_tokens.json and tokenizer.json, as in transformers.
@@ -191,7 +189,7 @@ def stated_tokens(
 
 def added_tokens(
     vocab: Mapping[str, int],
-    present: Iterable[Mapping[str, Any]],
+    present: Iterable[JsonObject],
     stated: Mapping[int, AddedToken],
     named: Mapping[str, AddedToken],
     extra: Iterable[AddedToken],

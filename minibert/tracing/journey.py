@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert.config import Config
@@ -36,7 +35,7 @@ from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader
-from minibert.tasks.base import Encoded, Example
+from minibert.tasks.base import Doubles, Encoded, Example
 from minibert.tasks.masked_text import Guess
 from minibert.text.tokenized import Batch
 from minibert.vectors.readable import pool, readable_vectors
@@ -102,12 +101,12 @@ class Decision:
     """The decision on one text: what each column of the vector adds to each logit. Two labels have one logit."""
 
     labels: list[str]
-    probabilities: NDArray[np.float64]  # (labels)
-    logits: NDArray[np.float64]  # (labels), or (1) for two labels of a logistic regression: the logit of the second
-    intercepts: NDArray[np.float64]  # as logits
-    coefficients: NDArray[np.float64]  # (logits, width)
-    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts; of a task head, vector
-    by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None unless the vector is a mean
+    probabilities: Doubles  # (labels)
+    logits: Doubles  # (labels), or (1) for two labels of a logistic regression: the logit of the second
+    intercepts: Doubles  # as logits
+    coefficients: Doubles  # (logits, width)
+    standardised: Doubles  # (width): mean 0 and variance 1 over the training texts; of a task head, vector
+    by_token: Doubles | None  # (logits, S): what each token adds; None unless the vector is a mean
     columns: list[str]  # the name of each column of the width
     pooling: str  # cls, mean, max or pooler
     layers: tuple[int, ...]  # the hidden states that are read, 0 for the embeddings
@@ -116,7 +115,7 @@ class Decision:
     is_head: bool = False  # a task head decides, not a logistic regression
 
     @property
-    def contributions(self) -> NDArray[np.float64]:
+    def contributions(self) -> Doubles:
         """(logits, width): what each column adds to each logit."""
         return self.coefficients * self.standardised
 
@@ -312,7 +311,7 @@ def decide(
     )
 
 
-def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> NDArray[np.float64]:
+def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> Doubles:
     """Return the vectors of texts without padding, (B,width), by a recipe."""
     found = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
     return np.asarray(found.double().numpy())

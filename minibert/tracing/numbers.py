@@ -104,6 +104,22 @@ def rounded(values: Tensor) -> Any:
     return [float(f"{value:.5g}") for value in values.double().tolist()]
 
 
+def sizes(journey: Journey) -> dict[str, int]:
+    """Return the letters of shapes and their values."""
+    config = journey.config
+    return {
+        "B": 1,
+        "S": len(journey.tokens),
+        "E": journey.embeddings["token"].shape[-1],
+        "D": config.hidden_size,
+        "H": config.num_attention_heads,
+        "W": config.hidden_size // config.num_attention_heads,
+        "F": config.intermediate_size,
+        "V": config.vocab_size,
+        "L": len(journey.layers),
+    }
+
+
 def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
     """Return everything that the script of the page draws; each name is explained at the top of numbers.js."""
     config = journey.config
@@ -111,11 +127,7 @@ def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
     decision = journey.decision
     kept = vectors(journey, selection)
     return {
-        "S": S,
-        "D": config.hidden_size,
-        "E": journey.embeddings["token"].shape[-1],
-        "H": config.num_attention_heads,
-        "L": len(journey.layers),
+        **sizes(journey),
         "norm_first": config.architecture.norm_first,
         "norm": journey.norm,
         "normed": "sum" in journey.embeddings,

@@ -24,7 +24,7 @@ from minibert.families.base import Architecture
 from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey
-from minibert.tracing.numbers import PAIR_TOKENS, page_data, reach, select
+from minibert.tracing.numbers import PAIR_TOKENS, page_data, reach, select, sizes
 from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
@@ -135,22 +135,6 @@ def seen(text: str) -> str:
         else f"⟨U+{ord(character):04X}⟩"
         for character in text
     )
-
-
-def sizes(journey: Journey) -> dict[str, int]:
-    """Return the letters of shapes and their values."""
-    config = journey.config
-    return {
-        "B": 1,
-        "S": len(journey.tokens),
-        "E": journey.embeddings["token"].shape[-1],
-        "D": config.hidden_size,
-        "H": config.num_attention_heads,
-        "W": config.hidden_size // config.num_attention_heads,
-        "F": config.intermediate_size,
-        "V": config.vocab_size,
-        "L": len(journey.layers),
-    }
 
 
 def tokens(journey: Journey) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.inference import inference
 from minibert.utils.outputs import check_file
 from minibert.utils.plotting import heat_map, pyplot, save_figure
-from minibert.utils.printing import block
+from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
 
 EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
@@ -177,7 +177,7 @@ def notes(
 # `minibert trace`
 
 
-def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
+def run(args: argparse.Namespace, default_model: str) -> Figures:
     """Trace a text or a pair, write the page and the pictures, print a summary and return the figures.
 
     Raises ValueError for a request that cannot be met, FileNotFoundError for a folder or checkpoint that is missing,
@@ -244,12 +244,12 @@ def model_for(name: str) -> Encoder | MaskedLM:
     return model  # type: ignore[no-any-return]  # a MaskedLM
 
 
-def describe(traced: Trace) -> dict[str, Any]:
+def describe(traced: Trace) -> Figures:
     """Print the tokens, the notes and what the model predicts; return the same as figures."""
     print(block("tokens", f"{len(traced.tokens)}: {' '.join(traced.tokens[:24])}{' ...' * (len(traced.tokens) > 24)}"))
     for note in traced.notes:
         print(block("note", note))
-    figures: dict[str, Any] = {
+    figures: Figures = {
         "tokens": traced.tokens,
         "ids": traced.ids,
         "segments": traced.segments,

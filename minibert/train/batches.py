@@ -116,7 +116,7 @@ class Pairing(ABC):
         """
 
 
-class NextSentence(Pairing):
+class NextSentencePairs(Pairing):
     """The second text follows the first, or is from another document."""
 
     name = "next-sentence"

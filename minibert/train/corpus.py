@@ -9,14 +9,13 @@ the end of a window continues in the next as a document of its own.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minibert.text.tokenizer import Tokenizer
-from minibert.utils.files import regular, user_path
+from minibert.utils.files import AnyPath, regular, user_path
 
 WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, but a file without line ends is
@@ -42,7 +41,7 @@ class CorpusFile:
     window: int = WINDOW
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> CorpusFile:
+    def of(cls, path: AnyPath, paragraphs: bool = False) -> CorpusFile:
         """Return the whole file. Raises FileNotFoundError for a missing file."""
         file = regular(user_path(path))
         return cls(file, file.stat().st_size, paragraphs=paragraphs)

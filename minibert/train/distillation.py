@@ -64,7 +64,7 @@ from minibert.train.run import Goal
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
 
@@ -220,12 +220,8 @@ class Distillation(MaskedLanguageModel):
         cosine = cosine_loss(ours, theirs)
         if self.settings.places == "masked":
             ours, theirs, labels = (x.index_select(0, at) for x in (ours, theirs, labels))
-        recomputed: dict[str, Any] = {
-            "use_reentrant": False,
-            "preserve_rng_state": False,
-        }
         parts = [
-            checkpoint(self.sums, student, *rows, **recomputed)
+            checkpoint(self.sums, student, *rows, use_reentrant=False, preserve_rng_state=False)
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
         ]
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
@@ -264,7 +260,7 @@ class DistillRun(PretrainRun):
     settings: DistillSettings
 
     @classmethod
-    def of(cls, corpus: str | os.PathLike[str], settings: Any) -> Self:
+    def of(cls, corpus: AnyPath, settings: Any) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
         teacher = hub.locate(settings.init).folder
         depth = check_teacher(teacher, "masked-lm").num_hidden_layers
@@ -364,8 +360,8 @@ class SoftLabels(Loss):
 def distill(
     data: object,
     *,
-    teacher: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    teacher: AnyPath,
+    out: AnyPath,
     task: str | Classification = "language",
     dev: Any = None,
     restart: bool = False,
@@ -391,7 +387,7 @@ def distill(
 
 
 def distill_run(
-    data: Any, teacher: str | os.PathLike[str], task: str | Classification, dev: Any, **settings: Any
+    data: Any, teacher: AnyPath, task: str | Classification, dev: Any, **settings: Any
 ) -> DistillRun | DistillClassifierRun:
     """Return the run of `distill`, checked. Raises ValueError for what cannot be learned."""
     name = os.fspath(teacher)

@@ -27,7 +27,7 @@ from minibert.train.embedding import EmbeddingRun
 from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.settings import FinetuneSettings
 from minibert.utils.device import choose_device
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
@@ -47,8 +47,8 @@ def finetune(
     *,
     pairs: Sequence[str] | None = None,
     dev: object = None,
-    out: str | os.PathLike[str] | None = None,
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    out: AnyPath | None = None,
+    model: AnyPath = "distilbert-base-uncased",
     restart: bool = False,
     overwrite: bool = False,
     **settings: Any,
@@ -135,7 +135,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @with_settings()
     def __init__(
         self,
-        model: str | os.PathLike[str] = "distilbert-base-uncased",
+        model: AnyPath = "distilbert-base-uncased",
         *,
         epochs: int = 3,
         learning_rate: float = 5e-5,
@@ -174,8 +174,13 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run = FinetuneRun.of(task, data, None, FinetuneSettings(**settings | {"model": os.fspath(self.model)}))
         log_notes(run)
         if sample_weight is not None:
-            limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
-            weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)
+            weights = check_array(
+                column_or_1d(sample_weight),
+                dtype=np.float32,
+                ensure_2d=False,
+                ensure_non_negative=True,
+                input_name="sample_weight",
+            )
             check_consistent_length(data.texts, weights)
             of_texts = torch.from_numpy(weights)
             run = replace(run, weights=of_texts if run.weights is None else of_texts * run.weights)

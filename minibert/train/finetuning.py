@@ -36,7 +36,7 @@ from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
-from minibert.utils.printing import block, counted
+from minibert.utils.printing import Figures, block, counted
 
 log = logging.getLogger("minibert")
 
@@ -120,7 +120,7 @@ class FinetuneRun(Run):
         }
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Figures:
         """What a Reader needs, and notes on the data."""
         notes = [*map(str, self.cuts), *self.notes]
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}

@@ -29,7 +29,7 @@ from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import batches_by_length
 from minibert.prediction.packed import PackedBatch, encode, packed_states
 from minibert.tasks.base import Example
-from minibert.train.batches import NextSentence, Pairing, SentenceOrder
+from minibert.train.batches import NextSentencePairs, Pairing, SentenceOrder
 from minibert.train.loop import Loss, Term, readable_output
 from minibert.utils.device import autocast, move
 from minibert.utils.inference import inference
@@ -205,7 +205,7 @@ class ReplacedTokens(MaskedLanguageModel):
 
 OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {
     "mlm": MaskedLanguageModel,
-    "mlm+nsp": partial(MaskedLanguageModel, pairing=NextSentence()),
+    "mlm+nsp": partial(MaskedLanguageModel, pairing=NextSentencePairs()),
     "mlm+sop": partial(MaskedLanguageModel, pairing=SentenceOrder()),
     "electra": ReplacedTokens,
 }

@@ -25,14 +25,14 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import NextSentence, Packing, SentenceOrder, Stream, joined, masked
+from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, joined, masked
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import PretrainSettings
-from minibert.utils.files import read_json, regular, user_path
+from minibert.utils.files import AnyPath, read_json, regular, user_path
 from minibert.utils.outputs import check_folder
-from minibert.utils.printing import block
+from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
 
 HELD_OUT_ROWS = 512
@@ -62,7 +62,7 @@ class PretrainRun(Run):
     held_out: list[Example]  # masked once
 
     @classmethod
-    def of(cls, corpus: str | os.PathLike[str], settings: PretrainSettings) -> Self:
+    def of(cls, corpus: AnyPath, settings: PretrainSettings) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
         distributed.check(settings.batch_size)
         new = settings.init is None
@@ -140,7 +140,7 @@ class PretrainRun(Run):
         }
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Figures:
         """The statistics of the corpus."""
         return {"corpus": self.stats, "baselines": self.baselines}
 
@@ -233,7 +233,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
         "paragraphs=True)": packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
-        f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentence) and texts and too_few,
+        f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentencePairs) and texts and too_few,
         "it gives no row to learn from": not rows,
     }
     for problem in (problem for problem, holds in problems.items() if holds):
@@ -267,13 +267,13 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
 
 @with_settings(PretrainSettings)
 def pretrain(
-    corpus: str | os.PathLike[str],
+    corpus: AnyPath,
     *,
-    out: str | os.PathLike[str],
-    config: str | os.PathLike[str] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    init: str | os.PathLike[str] | None = None,
-    dev: str | os.PathLike[str] | None = None,
+    out: AnyPath,
+    config: AnyPath | None = None,
+    tokenizer: AnyPath | None = None,
+    init: AnyPath | None = None,
+    dev: AnyPath | None = None,
     restart: bool = False,
     overwrite: bool = False,
     **settings: Any,

@@ -41,7 +41,7 @@ from minibert.utils.device import choose_device, choose_dtype
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.plotting import pyplot, save_figure
-from minibert.utils.printing import block, counted, note
+from minibert.utils.printing import Figures, block, counted, note
 
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
@@ -64,7 +64,7 @@ class Trained:
 
     models: dict[str, Head]  # by their folders within the result; "" is the result itself
     measure: Measure | None  # of the best epoch, on dev
-    figures: dict[str, Any]  # the content of training.json
+    figures: Figures  # the content of training.json
 
     @property
     def model(self) -> Head:
@@ -134,7 +134,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Figures:
         """What training.json has of this kind of run."""
 
     @abstractmethod
@@ -177,9 +177,17 @@ class Run(ABC):
             if progress.step and context.is_main:
                 note(f"resumed in {folder}, after {counted(progress.step, 'step')}")
             goal = self.goal(model)
-            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            steps = train(
+                model,
+                self.batches(folder),
+                settings,
+                loss_of=goal.loss,
+                progress=progress,
+                optimizer=optimizer,
+                context=context,
+            )
             with delayed_signals() as signals:
-                for progress in train(model, self.batches(folder), settings, loss_of=goal.loss, **how):
+                for progress in steps:
                     if self.is_evaluated(progress):
                         if self.evaluate(model, goal, progress, context):
                             checkpointer.save_best(model)
@@ -226,7 +234,7 @@ class Run(ABC):
         measure: Measure | None,
         tokens: int,
         seconds: float,
-    ) -> dict[str, Any]:
+    ) -> Figures:
         """Return the content of training.json; tokens and seconds: of this call, for the speed."""
         sizes = {
             name: sum(x.numel() for x in model.parameters() if x.requires_grad == trained)

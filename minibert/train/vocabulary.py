@@ -19,7 +19,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -30,7 +29,7 @@ from minibert.tables.reading import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS, strip_accents
 from minibert.train.settings import VocabularySettings
-from minibert.utils.files import user_path, write_text_atomically
+from minibert.utils.files import AnyPath, user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.printing import progress_bar
 
@@ -53,7 +52,7 @@ class Vocabulary:
     too_long: int  # words of over MAX_WORD_LENGTH characters, each of which becomes [UNK]
     unknown: float  # fraction of the corpus' characters that are in these
 
-    def save(self, out: str | Path, overwrite: bool = False) -> None:
+    def save(self, out: AnyPath, overwrite: bool = False) -> None:
         """Write a new folder: vocab.txt, tokenizer.json, tokenizer_config.json, and a config.json with the size.
 
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
@@ -69,7 +68,7 @@ class Vocabulary:
 
 
 def learn_vocabulary(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: AnyPath | Sequence[AnyPath],
     size: int = VocabularySettings.size,
     *,
     lowercase: bool = True,
@@ -132,7 +131,7 @@ def check_words(words: Mapping[str, int], counted: Counter[str], size: int, sour
 # Words
 
 
-def count_strings(paths: Sequence[str | os.PathLike[str]], reading: FileSettings = DEFAULT) -> Counter[str]:
+def count_strings(paths: Sequence[AnyPath], reading: FileSettings = DEFAULT) -> Counter[str]:
     """Return the count of each string between spaces; beyond MOST_WORDS different ones the rarest are dropped.
 
     Raises ValueError for a binary file.

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
@@ -24,6 +24,8 @@ from minibert.utils.printing import brief, cut
 if sys.platform != "win32":
     import fcntl
 
+AnyPath = str | os.PathLike[str]  # of a file or a folder, as a user gives it
+JsonObject = Mapping[str, Any]  # of a file
 DEEPEST = 100  # lists and objects of JSON within each other: Python's own limit depends on the caller
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit on its headers
 
@@ -93,7 +95,7 @@ def inside(folder: Path, name: str, source: Path) -> Path:
     return path
 
 
-def user_path(path: str | os.PathLike[str]) -> Path:
+def user_path(path: AnyPath) -> Path:
     """Return a path that a user gave, with the home folder in place of ~ as a shell has it.
 
     Raises TypeError for anything but a str or a Path, ValueError for "".
@@ -105,7 +107,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def neighbours(path: str | os.PathLike[str]) -> list[str]:
+def neighbours(path: AnyPath) -> list[str]:
     """Return the paths beside this one that are not hidden, each written as it is: what it may be a misspelling of."""
     folder = user_path(path).parent
     with suppress(OSError):
@@ -179,7 +181,7 @@ def listing(folder: Path) -> str:
 
 
 @contextmanager
-def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+def naming(path: Path, temporary: Path) -> Iterator[None]:
     """Add `path` to an OSError that names no file, such as that of a full disk, or names only the temporary file."""
     try:
         yield

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minibert.utils.files import (
+    AnyPath,
     listing,
     naming,
     read_json,
@@ -28,7 +29,7 @@ from minibert.utils.printing import cut
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}
 OTHER = "name another --out"
-Inputs = Iterable[str | os.PathLike[str] | None]
+Inputs = Iterable[AnyPath | None]
 
 
 def check_file(out: Path, overwrite: bool = False, *, endings: Sequence[str] = (), apart: Inputs = ()) -> None:

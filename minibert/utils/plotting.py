@@ -1,6 +1,5 @@
 """Pictures of tensors for the tutorials and `minibert trace --png`; matplotlib draws them (the extra "tutorials")."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numb
 def pyplot() -> Any:
     """Return matplotlib.pyplot. Raises ImportError with the command that installs it."""
     require("tutorials", "matplotlib")
-    return importlib.import_module("matplotlib.pyplot")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def check_picture(path: Path, overwrite: bool) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+Figures = dict[str, Any]  # what a command found, which --json prints as JSON
 MARGIN = 15  # columns of a report for the name of a line
 WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message

@@ -58,7 +58,7 @@ def test_every_other_mistake_is_named(mistake: Mistake, tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", OTHERS)
 def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function: str, tmp_path: Path) -> None:
     old, new = OTHERS[function]
-    source = Mistake.of(function, "", old, new).apply(SOURCE)
+    source = Mistake(function, "", (old, new)).apply(SOURCE)
     found = verdicts(source, tmp_path, function)
     assert found[function].state == WRONG
     assert found.pop(function).causes == ()

@@ -10,6 +10,7 @@ import pytest
 from support import build
 
 import minibert
+from minibert.checking import solution
 from minibert.checking.mistakes import SOURCE
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, check_file
 from minibert.checking.stages import STAGES
@@ -31,8 +32,8 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def states(path: Path, only: str | None = None, seconds: float = 10.0) -> dict[str, Any]:
-    return {one.stage.function: one for one in check_file(path, only, seconds)}
+def states(path: Path, only: str | None = None) -> dict[str, Any]:
+    return {one.stage.function: one for one in check_file(path, only)}
 
 
 def test_the_solution_is_right_and_the_skeleton_has_nothing() -> None:
@@ -92,8 +93,11 @@ def test_what_a_library_computes_is_named(write: Write) -> None:
         ("def gelu(", "def gelu_of_mine(", "no function gelu"),
     ],
 )
-def test_what_is_no_answer_is_said(old: str, new: str, said: str, write: Write) -> None:
-    found = states(write(old, new), "gelu", seconds=0.5)["gelu"]
+def test_what_is_no_answer_is_said(
+    old: str, new: str, said: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solution, "LIMIT", 0.5)
+    found = states(write(old, new), "gelu")["gelu"]
     assert found.state in (WRONG, UNWRITTEN)
     assert re.search(said, found.what)
 

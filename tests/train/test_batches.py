@@ -21,7 +21,7 @@ from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batches, NextSentence, Packing, Pairing, SentenceOrder, Stream, cut_pair, order
+from minibert.train.batches import Batches, NextSentencePairs, Packing, Pairing, SentenceOrder, Stream, cut_pair, order
 from minibert.train.corpus import CorpusFile
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_examples_are_augmented_by_epoch_and_row() -> None:
 # Documents to rows
 
 CLS, SEP, LONG = 1, 2, 40
-PAIRINGS = [None, NextSentence(), SentenceOrder()]
+PAIRINGS = [None, NextSentencePairs(), SentenceOrder()]
 
 
 def documents(count: int, sentences: int, length: int = 5) -> list[list[list[int]]]:
@@ -166,19 +166,19 @@ def test_a_row_has_one_sentence_and_a_long_one_is_cut_into_several() -> None:
 
 
 def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:
-    rows = packing(NextSentence()).rows(documents(50, 60), Random(0))
+    rows = packing(NextSentencePairs()).rows(documents(50, 60), Random(0))
     labels = [row.labels["next_sentence_label"] for row in rows]
     assert 0.45 < sum(labels) / len(labels) < 0.55
     for row, label in zip(rows, labels, strict=True):
         a, b = texts(row)
         assert (a[0] // 10_000 != b[0] // 10_000) == bool(label)
         assert label or 0 < b[0] - a[-1] <= LONG  # after it, less what was cut
-    copied = packing(NextSentence()).rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
+    copied = packing(NextSentencePairs()).rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
     random = [texts(row) for row in copied if row.labels["next_sentence_label"]]
     assert not all(a[0] // 10_000 != b[0] // 10_000 for a, b in random)
-    alone = packing(NextSentence()).rows(documents(1, 30), Random(0))  # no other document
+    alone = packing(NextSentencePairs()).rows(documents(1, 30), Random(0))  # no other document
     assert {row.labels["next_sentence_label"] for row in alone} == {0}
-    assert packing(NextSentence()).rows(documents(1, 1), Random(0)) == []
+    assert packing(NextSentencePairs()).rows(documents(1, 1), Random(0)) == []
 
 
 def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:

@@ -29,7 +29,7 @@ from minibert.prediction.packed import Group
 from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
 from minibert.train import loop, run
-from minibert.train.batches import Batches, NextSentence
+from minibert.train.batches import Batches, NextSentencePairs
 from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
@@ -91,7 +91,7 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
     with emulated_device() as gpu:
         made.to("gpu")
         gpu.reset()
-        objective = MaskedLanguageModel(pairing=NextSentence())
+        objective = MaskedLanguageModel(pairing=NextSentencePairs())
         found = to_the_end(train(made, Batches(rows, 2, 0, 0), settings, loss_of=objective))
         assert len(gpu.waits) == 1
     assert len(found.curve) == len(found.terms["next-sentence"]) == 20
