@@ -91,8 +91,6 @@ class Architecture:
         for name in ("prediction_act", "text_head", "choice_head", "token_head"):
             if getattr(self, name) not in ("", "pooler", *ACTIVATIONS):
                 raise ValueError(f"{name} is {brief(getattr(self, name))}; choose from {', '.join(ACTIVATIONS)}")
-        if "pooler" in (self.text_head, self.choice_head) and not config.family.has_pooler:
-            raise ValueError(f"text_head is 'pooler'; {config.family.title} has none, so its heads need an activation")
         for name, rows in self.tables.items():
             if name not in KINDS or not hasattr(config, rows):
                 raise ValueError(
