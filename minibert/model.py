@@ -217,7 +217,7 @@ class Encoder(nn.Module):
 
     def __new__(cls, config: Config | None = None, *_: Any, **__: Any) -> Self:
         """Choose the class of this relative, as Config does; config is None only for a copy."""
-        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore
+        return super().__new__(config.architecture.encoder if config and cls is Encoder else cls)  # type: ignore # a subclass
 
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from minibert.config import ACTIVATIONS, Config
 from minibert.inputs import KINDS
@@ -20,20 +20,25 @@ from minibert.utils.printing import brief
 NO_HEAD: Mapping[str, str] = MappingProxyType({})  # the modules of an encoder without a task head
 
 
-def initialise(model: nn.Module, config: Config, path: str = "") -> None:
+def draw(values: Tensor, name: str, config: Config) -> None:
+    """Draw the numbers of a matrix; name: of its module."""
+    nn.init.normal_(values, std=config.initializer_range)
+
+
+def initialise(model: nn.Module, config: Config, path: str = "", draw: Callable[..., None] = draw) -> None:
     """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, the scales of norms 1, [PAD] 0.
 
     Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
-    path: the name of `model` within a larger one.
+    path: the name of `model` within a larger one. draw: as above, in a relative otherwise.
     """
-    for module in model.modules():
+    for name, module in model.named_modules(prefix=path):
         for kind, values in module.named_parameters(recurse=False):
             if kind == "bias":
                 nn.init.zeros_(values)
             elif values.dim() == 1:
                 nn.init.ones_(values)
             else:
-                nn.init.normal_(values, std=config.initializer_range)
+                draw(values, name, config)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
 

@@ -44,7 +44,7 @@ class ProjectedEmbeddings(Embeddings):
 
     def forward(self, input_ids: Tensor, *ids: Any, **kinds: Any) -> Tensor:
         """Return the projected embeddings, (B,S) each -> (B,S,D)."""
-        return self.embedding_projection(super().forward(input_ids, *ids, **kinds))  # type: ignore[no-any-return]
+        return self.embedding_projection(super().forward(input_ids, *ids, **kinds))  # type: ignore[no-any-return]  # a Tensor
 
 
 def electra(config: ElectraConfig) -> Architecture:

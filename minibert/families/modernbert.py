@@ -17,6 +17,7 @@ transformers 5.23 ModernBertModel and its heads.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
 from minibert.config import ACTIVATIONS, Config, fixed, fraction, size
-from minibert.families.base import Architecture, Family, bert
+from minibert.families.base import Architecture, Family, bert, initialise
 from minibert.families.distilbert import NO_PAIRS
 from minibert.kernels.parts import OneProduct
 from minibert.layout import Attend, Layout
@@ -197,29 +198,19 @@ def layer_norm(config: "ModernBertConfig", width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
-def initialise(model: nn.Module, config: "ModernBertConfig", path: str = "") -> None:
-    """Initialise as ModernBERT does: no number is further from 0 than initializer_cutoff_factor deviations.
+def draw(values: Tensor, name: str, config: "ModernBertConfig") -> None:
+    """Draw the numbers of a matrix, none further from 0 than initializer_cutoff_factor deviations.
 
-    The matrices that end a residual branch or a head are smaller. path: the name of `model` within a larger one.
-    Mirrors ModernBertPreTrainedModel._init_weights.
+    The matrices that end a residual branch or a head are smaller. Mirrors ModernBertPreTrainedModel._init_weights.
     """
-    for name, module in model.named_modules(prefix=path):
-        for kind, values in module.named_parameters(recurse=False):
-            if kind == "bias":
-                nn.init.zeros_(values)
-            elif values.dim() == 1:
-                nn.init.ones_(values)
-            else:
-                std = config.initializer_range
-                last = name.rpartition(".")[2]
-                if last in ("output", "contract", "transform", "pre_classifier", "decoder"):
-                    std /= (2 * config.num_hidden_layers) ** 0.5
-                elif last in ("classifier", "qa_outputs"):
-                    std = config.hidden_size**-0.5
-                most = config.initializer_cutoff_factor * std
-                nn.init.trunc_normal_(values, std=std, a=-most, b=most)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            nn.init.zeros_(module.weight[module.padding_idx])
+    std = config.initializer_range
+    last = name.rpartition(".")[2]
+    if last in ("output", "contract", "transform", "pre_classifier", "decoder"):
+        std /= (2 * config.num_hidden_layers) ** 0.5
+    elif last in ("classifier", "qa_outputs"):
+        std = config.hidden_size**-0.5
+    most = config.initializer_cutoff_factor * std
+    nn.init.trunc_normal_(values, std=std, a=-most, b=most)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -325,7 +316,7 @@ def modernbert(config: ModernBertConfig) -> Architecture:
         feed_forward=ModernBertFeedForward,
         layer=ModernBertLayer,
         norm=layer_norm,
-        initialise=initialise,
+        initialise=partial(initialise, draw=draw),
         tables={},
         norm_first=True,
         windows=tuple(config.local_attention if kind == LOCAL else None for kind in config.types()),
