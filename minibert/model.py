@@ -20,7 +20,6 @@ must know which tokens form a text: `layout` says it, `attend` computes it, and 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -212,7 +211,6 @@ class Encoder(nn.Module):
     Mirrors BertModel and DistilBertModel. `attention` is "eager" (written out) or "sdpa" (torch's fused kernel).
     """
 
-    source: Path | None = None  # the checkpoint that the weights were loaded from
     from_pretrained, save_pretrained = staticmethod(from_pretrained), staticmethod(save_pretrained)
 
     def __new__(cls, config: Config | None = None, *_: Any, **__: Any) -> Self:
@@ -224,6 +222,7 @@ class Encoder(nn.Module):
         if attention not in ATTENTION:
             raise ValueError(f"attention {brief(attention)} is not known; choose from {', '.join(ATTENTION)}")
         self.config = config
+        self.checkpoint: Any = None  # what the weights were loaded from
         self.attend = ATTENTION[attention]
         self.embeddings = config.architecture.embeddings(config)
         self.order = config.architecture.order  # 0, 1, 2, ...: the layers in the order in which they compute

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -104,8 +103,8 @@ class Head(nn.Module, ABC):
             raise ValueError(f"problem_type is {config.problem_type!r}, of 1 label in id2label; is it a 'regression'?")
         self.config = config
         self.head_is_trained = False  # until it is read from a checkpoint or trained; before, predict is refused
-        self.source: Path | None = None  # the checkpoint that the model was loaded from
-        self.tokenizer: Any = None  # of `predict`; None: that of the source
+        self.checkpoint: Any = None  # what the weights were loaded from
+        self.tokenizer: Any = None  # of `predict`; None: the checkpoint's
         self.task: Any = None  # the settings of tasks.base.Task
         if encoder is None:
             encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")

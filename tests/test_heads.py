@@ -25,7 +25,7 @@ from support.training import CLOSE, Found, batch_of, batches_of, to_the_end
 from torch import Tensor, nn
 
 import minibert
-from minibert.checkpoints.load import head_of
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.modernbert import MODERNBERT
@@ -343,7 +343,7 @@ def test_a_head_of_ones_own_is_trained_on_both_paths_saved_and_loaded(family, re
     assert not torch.equal(model.inner.weight, before)
     minibert.save(model, tmp_path)
     loaded = minibert.load(tmp_path, head="scorer")
-    assert head_of(tmp_path) == "scorer" and loaded.head_is_trained
+    assert Checkpoint.open(tmp_path).head == "scorer" and loaded.head_is_trained
     assert_equal(dict(loaded.state_dict()), dict(model.state_dict()))
     assert_equal(dict(minibert.load(tmp_path).state_dict()), dict(model.eval().encoder.state_dict()))  # without warning
     with pytest.raises(ValueError, match=r"'masked-lm'.*new_head=True"):

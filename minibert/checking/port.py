@@ -29,7 +29,8 @@ from minibert.checking.mistakes import Functions, Mistake, functions_with
 from minibert.checking.numbers import Outputs, bounds, difference, distance, first_wrong, problem
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import limited
-from minibert.checkpoints.load import has_head, head_of, load, name_in_file
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load, name_in_file
 from minibert.families.bert import BERT
 from minibert.model import FeedForward
 from minibert.text.tokenizer import load_tokenizer
@@ -49,12 +50,12 @@ EXPECTED = "expected."  # before the names of what the outputs should be, in the
 class Expected:
     """A checkpoint, the inputs on which a port is tried, and the right outputs."""
 
-    folder: Path
+    checkpoint: Checkpoint
 
     @cached_property
     def inputs(self) -> dict[str, Tensor]:
         """Texts and a pair, padded on the right, (B,S) each; the last text is empty."""
-        tokenizer = load_tokenizer(self.folder)
+        tokenizer = load_tokenizer(self.checkpoint)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a small vocabulary cuts these texts, or does not know them
             rows = [tokenizer([a], None if b is None else [b]) for a, b in zip(TEXTS, PAIRS, strict=True)]
@@ -70,11 +71,11 @@ class Expected:
     @cached_property
     def head(self) -> str | None:
         """The task head whose logits are compared."""
-        return "masked-lm" if has_head(self.folder, "masked-lm") else head_of(self.folder)
+        return "masked-lm" if self.checkpoint.has_head("masked-lm") else self.checkpoint.head
 
     def outputs_in(self, dtype: torch.dtype) -> Outputs:
         """Return the outputs of minibert's model, computed in a dtype."""
-        model: Any = load(self.folder, head=self.head, dtype=dtype)
+        model: Any = load(self.checkpoint, head=self.head, dtype=dtype)
         with inference(model):
             found = model(**self.inputs, output_hidden_states=True, output_attentions=True)
             encoder = getattr(model, "encoder", model)
@@ -106,7 +107,7 @@ class Expected:
     def weights(self) -> dict[str, Tensor] | None:
         """The weights by BERT's official names, for the reference; None for a relative that it cannot compute."""
         head = self.head if self.head == "masked-lm" else None
-        model: Any = load(self.folder, head=head)
+        model: Any = load(self.checkpoint, head=head)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
         architecture = config.architecture
@@ -250,16 +251,16 @@ def causes_of(expected: Expected, parts: Outputs, right: Outputs, limits: dict[s
 # What is compared: a model, or a file
 
 
-def check_model(given: Any, folder: Path) -> Report:
+def check_model(given: Any, checkpoint: Checkpoint) -> Report:
     """Check a model, or a class or function that takes the folder of the checkpoint and returns one.
 
     The model is called with input_ids, attention_mask and token_type_ids by name. It returns last_hidden_state, or a
     dict or an object with any of OUTPUTS, or a tuple in their order in transformers: last_hidden_state, hidden_states,
     attentions, logits. Raises ValueError for a result without any.
     """
-    expected = Expected(folder)
+    expected = Expected(checkpoint)
     try:
-        model = given if is_model(given) else limited(lambda: given(str(folder)), LIMIT)
+        model = given if is_model(given) else limited(lambda: given(str(checkpoint.folder)), LIMIT)
         if not callable(model):
             raise ValueError(f"{given!r} returned {type(model).__name__}, which cannot be called with input_ids")
         first, second = (outputs_of(called_with(model, expected)) for _ in range(2))
@@ -337,9 +338,9 @@ def as_tensor(value: Any, name: str) -> Tensor:
     return value.detach().cpu()
 
 
-def write_inputs(path: Path, folder: Path) -> list[str]:
+def write_inputs(path: Path, checkpoint: Checkpoint) -> list[str]:
     """Write the inputs and the expected outputs as .npz; return a line for each array."""
-    expected = Expected(folder)
+    expected = Expected(checkpoint)
     arrays = {name: x.numpy() for name, x in expected.inputs.items()}
     arrays |= {EXPECTED + name: x.numpy() for name, x in expected.right.items()}
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
@@ -347,12 +348,12 @@ def write_inputs(path: Path, folder: Path) -> list[str]:
     return [f"{name}  {array.dtype}  {tuple(array.shape)}" for name, array in arrays.items()]
 
 
-def check_arrays(path: Path, folder: Path, precision: str) -> Report:
+def check_arrays(path: Path, checkpoint: Checkpoint, precision: str) -> Report:
     """Check the outputs in an .npz. precision: in which they were computed; "auto": float16 if they are, else float32.
 
     Raises ValueError for unknown names, no output, other inputs than --export wrote, and a damaged file.
     """
-    expected = Expected(folder)
+    expected = Expected(checkpoint)
     try:
         with np.load(path, allow_pickle=False) as file:
             most = max(MOST_BYTES, 4 * sum(x.nbytes for x in expected.right.values()))  # in float64, layers apart too

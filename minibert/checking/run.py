@@ -9,7 +9,7 @@ from typing import Any
 
 from minibert.checking.report import Report
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
-from minibert.storage import hub
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings
 
@@ -35,12 +35,12 @@ def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precis
         return of_solution(check_file(user_path(path), stage), stage)
     from minibert.checking.port import check_arrays, check_model  # which loads what a file of functions does not need
 
-    folder = hub.locate(os.fspath(model)).folder
+    checkpoint = Checkpoint.open(model)
     if not path.endswith(".npz"):
-        return check_model(made_by(user_path(file + ".py"), name) if colon else what, folder)
+        return check_model(made_by(user_path(file + ".py"), name) if colon else what, checkpoint)
     if not user_path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
-    return check_arrays(user_path(path), folder, precision)
+    return check_arrays(user_path(path), checkpoint, precision)
 
 
 def made_by(path: Path, name: str) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.checkpoints.load import bare_name
+from minibert.checkpoints.checkpoint import bare_name
 from minibert.config import Config
 from minibert.storage.hub import TOKENIZER_FILES, locate
 from minibert.storage.modules import PATTERNS, home_of

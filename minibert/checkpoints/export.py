@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from minibert.checkpoints.load import head_of, load
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
 from minibert.utils.files import AnyPath, atomic_write, user_path
@@ -55,9 +56,10 @@ def export(name: AnyPath, out: AnyPath, *, head: str | None = None, overwrite: b
     out = user_path(out)
     require("onnx", "onnx", "onnxruntime", "onnxscript")
     check_file(out, overwrite, endings=(".onnx",), apart=[name])
+    checkpoint = Checkpoint.open(name)
     if head is None:
-        head = found if (found := head_of(name)) in FINE_TUNED else ENCODER
-    model = load(name, head=None if head == ENCODER else head)
+        head = checkpoint.head if checkpoint.head in FINE_TUNED else ENCODER
+    model = load(checkpoint, head=None if head == ENCODER else head)
     wrapped = Positional(model)
     example = inputs_of(model, (2, 7))
     # Every axis of an input may have any size, tokens up to the number of positions.

@@ -1,15 +1,14 @@
 """What is in a checkpoint: its source, its sizes, and what loading did with every tensor. Downloads nothing."""
 
 from dataclasses import fields
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.storage import hub
-from minibert.storage.tensor_files import list_tensors, weights_sha256
 from minibert.utils.printing import Figures, block, table
 
 SHOWN = 5  # names of tensors in one group
@@ -18,18 +17,18 @@ SHOWN = 5  # names of tensors in one group
 def inspect(name: str) -> Figures:
     """Return figures of one local checkpoint. Raises FileNotFoundError if it is not local, and what `load` raises."""
     source = hub.locate_locally(name)
-    checkpoint = hub.known(name)
     if source is None:
         raise FileNotFoundError(hub.not_found(name, f"`minibert download {name}` fetches it"))
-    encoder, report = load(source.folder, report=True)
-    digest = weights_sha256(source.folder)
+    checkpoint = Checkpoint(*source)
+    encoder, report = load(checkpoint, report=True)
+    known = hub.known(name)
     return {
         "name": name,
         "origin": source.origin,
         "folder": str(source.folder),
-        **{key: getattr(checkpoint, key, None) for key in ("hub_id", "revision", "licence")},
-        "sha256": digest,
-        "equals_manifest": digest == checkpoint.sha256 if checkpoint else None,
+        **{key: getattr(known, key, None) for key in ("hub_id", "revision", "licence")},
+        "sha256": checkpoint.weights_sha256,
+        "equals_manifest": checkpoint.weights_sha256 == known.sha256 if known else None,
         "dtypes": list(report.dtypes),
         "config": {
             key: value
@@ -46,7 +45,7 @@ def inspect(name: str) -> Figures:
             "missing": report.missing,
             "wrong_shape": report.wrong_shape,
         },
-        "vectors": stated_vectors(source.folder),
+        "vectors": stated_vectors(checkpoint),
         "tensors": [
             {
                 "name": stored.name,
@@ -54,15 +53,15 @@ def inspect(name: str) -> Figures:
                 "shape": list(stored.shape),
                 "in_minibert": report.loaded.get(stored.name),
             }
-            for stored in list_tensors(source.folder).values()
+            for stored in checkpoint.tensors.values()
         ],
     }
 
 
-def stated_vectors(folder: Path) -> str | None:
+def stated_vectors(checkpoint: Checkpoint) -> str | None:
     """Return what the checkpoint's files state about its vectors, or why they cannot be followed; None if nothing."""
     try:
-        stated = read_stated(folder)
+        stated = read_stated(checkpoint)
     except (ValueError, TypeError, FileNotFoundError) as error:
         return str(error)
     return None if stated is None else f"{stated}, which pooling auto follows"

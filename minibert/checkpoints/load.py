@@ -1,9 +1,9 @@
 """Load a model by name and save it again, with a report on every tensor of the checkpoint.
 
-    load: hub -> config.json -> model without memory -> its tensors, one by one -> LoadReport
+    load: checkpoint -> config -> model without memory -> its tensors, one by one -> LoadReport
     save: state_dict -> official names -> model.safetensors, config.json
 
-A weights file is a list of named tensors, and so is the state_dict of a torch module; only the names differ.
+The state_dict of a torch module is a list of named tensors, as a weights file is; only the names differ.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.sentence_files import Stated, write_stated
 from minibert.config import Config
-from minibert.families import FAMILIES
 from minibert.families.base import NO_HEAD, Family
 from minibert.heads import HEAD_CLASSES, Head, SentenceVectors, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder
 from minibert.storage import hub
-from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
+from minibert.storage.tensor_files import WEIGHTS_FILE, StoredTensor, read_weight, write_tensors
 from minibert.utils.device import check_device
 from minibert.utils.files import AnyPath, atomic_write, regular, user_path, write_text_atomically
 from minibert.utils.printing import MOST, brief, cut
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("minibert")
 UNKNOWN = "unknown to minibert"
-# TensorFlow calls the weight and bias of LayerNorm gamma and beta; only these exact endings are renamed.
-LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
 # Tensors of official files that none of our modules needs, and why.
 LEFT_OUT = {
     "embeddings.position_ids": "positions are counted, not stored",
@@ -118,33 +115,23 @@ def load(
     if head is None and (new_head or num_labels is not None):
         raise ValueError("new_head and num_labels are for a task head; add head='...'")
     make = Encoder if head is None else head_class(head)  # an unknown name is refused before anything is read
-    folder = hub.locate(name).folder
-    config, tensors = Config.from_file(folder / "config.json", model_type), list_tensors(folder)
-    found = by_bare_name(tensors, str(folder))
+    checkpoint = Checkpoint.open(name)
+    folder = checkpoint.folder
+    config = Config.from_file(folder / "config.json", model_type) if model_type else checkpoint.config
+    tensors = checkpoint.tensors
     if head is not None:
         config = with_num_labels(config, head, num_labels, new_head)
     with torch.device("meta"), NoInitialisation():  # shapes without memory: the values come from the file
         model = make(config, attention)
-    if isinstance(model, Encoder) and not any(bare.startswith("pooler.") for bare in found):
+    if isinstance(model, Encoder) and not any(bare.startswith("pooler.") for bare in tensors):
         model.pooler = None  # files of masked LMs have none
     loaded = LoadReport(str(folder), tuple(sorted({stored.dtype for stored in tensors.values()})))
-    fill(model, found, loaded, dtype, new_head)
+    fill(model, dict(tensors), loaded, dtype, new_head)
     if isinstance(model, Head):
         model.head_is_trained = not new_head
-    model.source = folder  # where `save` and `predict` find the tokenizer
+    model.checkpoint = checkpoint  # in which `save` and `predict` find the tokenizer
     model = model.eval().to(device)
     return (model, loaded) if report else model
-
-
-def by_bare_name(tensors: dict[str, StoredTensor], source: str) -> dict[str, StoredTensor]:
-    """Return the tensors of the file without prefixes. Raises ValueError if two have the same bare name."""
-    found: dict[str, StoredTensor] = {}
-    for stored in tensors.values():
-        if (other := found.setdefault(bare_name(stored.name), stored)) is not stored:
-            raise ValueError(
-                f"{source} has both {cut(other.name)} and {cut(stored.name)}, which are one tensor: ambiguous"
-            )
-    return found
 
 
 def fill(
@@ -267,17 +254,6 @@ class NoInitialisation(TorchFunctionMode):
 # Names of tensors: official ones into ours and back, by the tables of families/
 
 
-def bare_name(name: str) -> str:
-    """Return the name without prefixes of wrappers and relatives; gamma and beta become weight and bias."""
-    prefixes = (*WRAPPERS, *(family.prefix for family in FAMILIES.values()))
-    while prefix := next((p for p in prefixes if name.startswith(p)), ""):
-        name = name.removeprefix(prefix)
-    for old, new in LAYER_NORM_ENDINGS:
-        if f".{name}".endswith(f".{old}"):
-            name = name.removesuffix(old) + new
-    return name
-
-
 def head_names(model: nn.Module) -> Mapping[str, str]:
     """Return the modules of the model's task head, see Head.names_in; none for an encoder."""
     return model.names_in(model.config.family) if isinstance(model, Head) else NO_HEAD
@@ -323,28 +299,7 @@ def why_left_out(family: Family, name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Which task heads a checkpoint has; saving
-
-
-def has_head(name: AnyPath, head: str) -> bool:
-    """Return whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
-    folder = hub.locate(name).folder
-    config = Config.from_file(folder / "config.json")
-    family = config.family
-    held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
-    needed = dict(HEAD_CLASSES[head].names_in(family)) if head in HEAD_CLASSES else {}
-    if config.tie_word_embeddings and not config.architecture.decoder_bias:
-        needed.pop("decoder", None)  # which has no tensor of its own
-    return bool(needed) and held.issuperset(needed.values())
-
-
-def head_of(name: AnyPath) -> str | None:
-    """Return the task head that a checkpoint has, of those that its config.json names; None if it has none."""
-    folder = hub.locate(name).folder
-    named = Config.from_file(folder / "config.json").extra.get("architectures")
-    names = tuple(str(one) for one in named) if isinstance(named, list) else ()
-    found = (head for head, one in HEAD_CLASSES.items() if any(name.endswith(one.upstream) for name in names))
-    return next((head for head in found if has_head(folder, head)), None)
+# Saving
 
 
 @with_settings()
@@ -379,7 +334,7 @@ def save(model: nn.Module, folder: AnyPath, tokenizer: Tokenizer | None = None) 
     if tokenizer is not None:
         tokenizer.save(folder)
     elif not tokenizer_files(folder):
-        known = tokenizer_files(getattr(model, "source", None) or folder)
+        known = tokenizer_files(model.checkpoint.folder) if model.checkpoint else []
         for path in known:
             with atomic_write(folder / path.name) as temporary:
                 shutil.copyfile(regular(path), temporary)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minibert.config import Config
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.storage.modules import TYPES, home_of, read_modules, refusal
-from minibert.utils.files import read_json, write_text_atomically
+from minibert.utils.files import AnyPath, read_json, write_text_atomically
 from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
@@ -47,12 +47,14 @@ class Stated:
         return f"pooling {self.pooling}{', normalized' * self.normalize}, at most {self.max_length} tokens"
 
 
-def read_stated(folder: Path) -> Stated | None:
-    """Return what the files in the folder of a checkpoint state; None if there is no modules.json for it.
+def read_stated(name: AnyPath) -> Stated | None:
+    """Return what the files of a checkpoint state; None if there is no modules.json for it.
 
     Raises ValueError for files that are damaged, missing or outside the folder, and for steps that minibert does not
     have.
     """
+    checkpoint = Checkpoint.open(name)
+    folder = checkpoint.folder
     path = home_of(folder) / "modules.json"
     if not path.exists():
         return None
@@ -73,7 +75,7 @@ def read_stated(folder: Path) -> Stated | None:
     own = path.parent / "config_sentence_transformers.json"
     values = read_json(own) if own.exists() else {}
     check_prompt(own, values)
-    return Stated(mode, len(steps) == 3, read_max_length(folder), whole_number(own, "truncate_dim", values))
+    return Stated(mode, len(steps) == 3, read_max_length(checkpoint), whole_number(own, "truncate_dim", values))
 
 
 def pooling_mode(config: dict[str, Any]) -> Any:
@@ -92,12 +94,13 @@ def check_prompt(path: Path, values: dict[str, Any]) -> None:
         raise refusal(path, f"it puts {brief(prompt)} before every text; put it there yourself")
 
 
-def read_max_length(folder: Path) -> int:
+def read_max_length(checkpoint: Checkpoint) -> int:
     """Return the number of tokens, special tokens included, to which texts are cut."""
+    folder = checkpoint.folder
     own = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
     settings = folder / "tokenizer_config.json"
     values = [read_json(path) if path is not None and path.exists() else {} for path in (own, settings)]
-    positions = Config.from_file(folder / "config.json").max_tokens
+    positions = checkpoint.config.max_tokens
     if own is not None and values[0].get("do_lower_case") and not values[1].get("do_lower_case"):
         raise refusal(own, "it lowercases texts (do_lower_case), and the tokenizer does not; lowercase them yourself")
     for path, key, stated in ((own, "max_seq_length", values[0]), (settings, "model_max_length", values[1])):

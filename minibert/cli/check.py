@@ -34,14 +34,14 @@ def run(args: Arguments) -> Figures:
     """Say what is right, what is wrong and why, and what to write next."""
     from minibert.checking.port import write_inputs
     from minibert.checking.run import check
-    from minibert.storage import hub
+    from minibert.checkpoints.checkpoint import Checkpoint
     from minibert.utils.outputs import check_file
 
     if (args.export is None) == (args.what is None):
         raise ValueError("give a file to check, or --export FILE.npz to write the inputs")
     if args.export is not None:
         check_file(args.export, args.overwrite, endings=(".npz",))
-        for line in write_inputs(args.export, hub.locate(args.model).folder):
+        for line in write_inputs(args.export, Checkpoint.open(args.model)):
             print(line)
         print(block("written", str(args.export)))
         return {"ok": True, "out": str(args.export)}

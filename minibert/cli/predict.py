@@ -104,8 +104,9 @@ def evaluate_any_arguments(parser: ArgumentParser) -> None:
 
 def evaluate_any(args: Arguments) -> Figures:
     """Measure a model with a task head on labelled data, or the vectors of any checkpoint on pairs of texts."""
-    from minibert.prediction.reader import folder_kind
+    from minibert.prediction.reader import folder_kind, open_folder
 
+    args.folder = open_folder(args.folder)
     if args.vectors is None and folder_kind(args.folder) != "encoder":
         return evaluate(args)
     from minibert.tasks.vector_measures import measure_file

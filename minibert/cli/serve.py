@@ -61,6 +61,7 @@ def load_server(args: Arguments, settings: ServerSettings, key: str | None) -> S
     """Return the server with its models."""
     import torch
 
+    from minibert.checkpoints.checkpoint import Checkpoint
     from minibert.prediction.reader import folder_kind
     from minibert.serving.app import Server
     from minibert.serving.models import Masks, Vectors, load_labels
@@ -72,11 +73,12 @@ def load_server(args: Arguments, settings: ServerSettings, key: str | None) -> S
     device = choose_device(args.device)
     name = settings.name or Path(args.model).name
     settings = replace(settings, batch_tokens=settings.batch_tokens or (1024 if device == "cpu" else 16384))
-    embedder = Embedder(args.model, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
+    checkpoint = Checkpoint.open(args.model)
+    embedder = Embedder(checkpoint, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
     return Server(
         Vectors(name, embedder, truncate=settings.truncate),
         None if settings.classifier is None else load_labels(settings.classifier, device),
-        Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
+        Masks(name, checkpoint, device) if folder_kind(checkpoint) == "mask" else None,
         settings,
         key,
     )

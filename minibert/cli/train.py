@@ -171,8 +171,6 @@ def distill_arguments(parser: ArgumentParser) -> None:
 
 def distill(args: Arguments) -> Figures:
     """Initialise a student with every second of the teacher's layers, and teach it the teacher's predictions."""
-    from minibert.config import Config
-    from minibert.storage import hub
     from minibert.tasks.classification import Classification
     from minibert.train.distillation import distill_run, student_config
 
@@ -184,8 +182,7 @@ def distill(args: Arguments) -> Figures:
     task: Any = "language" if args.task == "language" else Classification(**columns)
     prepared = distill_run(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()
-    teacher = Config.from_file(hub.locate(args.teacher).folder / "config.json")
-    title = student_config(teacher, layers).family.title
+    title = student_config(prepared.checkpoint.config, layers).family.title
     student = f"a {title} of {counted(len(layers), 'layer')}, initialised with layers {', '.join(map(str, layers))}"
     print(prepared.summary)
     print(block("student", f"{student} of the teacher"), flush=True)

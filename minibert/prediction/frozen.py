@@ -32,6 +32,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import minibert
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.tables.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
@@ -168,7 +169,7 @@ class Classifier:
         """
         details, arrays = read(user_path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
-        embedder = Embedder(model or details["model"], recipe, device)
+        embedder = Embedder(Checkpoint.open(model or details["model"]), recipe, device)
         embedder.expected = {"weights": details["weights_sha256"], "tokenizer": details["tokenizer_fingerprint"]}
         try:
             features = TextFeatures.of(embedder, details["pairs"])

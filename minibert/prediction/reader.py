@@ -9,17 +9,16 @@ wrote with save_pretrained.
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minibert.checkpoints.load import has_head, head_of, load
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.heads import Head, MaskedLM
 from minibert.prediction.frozen import CLASSIFIER_FILE, Classifier
 from minibert.prediction.logits import predict_logits
-from minibert.storage import hub
 from minibert.tables.texts import as_name
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Encoded, Measure, Prediction, Task
@@ -34,20 +33,29 @@ from minibert.utils.settings import check_number, with_settings
 REPORT = "training.json"  # of a folder that `minibert finetune` wrote
 
 
+def open_folder(name: AnyPath) -> Checkpoint | Path:
+    """Open a checkpoint, by its name on the Hub or its folder; of `minibert classify train`, return the folder.
+
+    Raises FileNotFoundError or ValueError for anything else.
+    """
+    name = as_name(name, "it comes before the texts")
+    frozen = (user_path(name) / CLASSIFIER_FILE).exists()
+    return user_path(name) if frozen else Checkpoint.open(name)
+
+
 def folder_kind(name: AnyPath) -> str:
     """Return what a folder, or a checkpoint by its name on the Hub, holds.
 
     "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
     without any of these heads. Raises FileNotFoundError or ValueError if it is not a checkpoint.
     """
-    name = as_name(name, "it comes before the texts")
-    if (user_path(name) / CLASSIFIER_FILE).exists():
+    checkpoint = open_folder(name)
+    if not isinstance(checkpoint, Checkpoint):
         return "frozen"
     tasks = {task_class(task).head: task for task in TASKS}
-    head = head_of(name)
-    if head not in tasks and has_head(name, MaskedLM.name):  # BertForPreTraining has it too
+    if checkpoint.head not in tasks and checkpoint.has_head(MaskedLM.name):  # BertForPreTraining has it too
         return MaskedText.name
-    return tasks.get(head or "", "encoder")
+    return tasks.get(checkpoint.head or "", "encoder")
 
 
 @dataclass(frozen=True)
@@ -79,10 +87,10 @@ class Reader:
         Raises TypeError if there is no tokenizer, and what `of` raises.
         """
         kind = task_name(model)
-        if model.task is None and model.source is not None:
-            model.task, max_length = trained_task(model.source, kind)
+        if model.task is None and model.checkpoint is not None:
+            model.task, max_length = trained_task(model.checkpoint.folder, kind)
             if tokenizer is None and model.tokenizer is None:
-                model.tokenizer = load_tokenizer(model.source, max_length=max_length)
+                model.tokenizer = load_tokenizer(model.checkpoint, max_length=max_length)
         tokenizer = tokenizer or model.tokenizer
         if tokenizer is None:
             raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
@@ -157,9 +165,10 @@ def open_reader(
     """
     if batch_tokens is not None:
         batch_tokens = check_number("batch_tokens", batch_tokens, int, minimum=1)
-    kind = folder_kind(name)
-    if kind == "frozen":
-        return Classifier.load(user_path(name), model=model, device=device, batch_tokens=batch_tokens)
+    checkpoint = open_folder(name)
+    if not isinstance(checkpoint, Checkpoint):
+        return Classifier.load(checkpoint, model=model, device=device, batch_tokens=batch_tokens)
+    kind = folder_kind(checkpoint)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
     if kind not in TASKS:
@@ -167,10 +176,9 @@ def open_reader(
             f"{name} holds no task head; a folder of `minibert finetune`, or of transformers, has one, and config.json "
             "names it in `architectures`"
         )
-    folder = hub.locate(os.fspath(name)).folder
-    task, max_length = trained_task(folder, kind)
-    loaded = load(folder, head=task_class(kind).head, device=choose_device(device))
-    return Reader.of(loaded, load_tokenizer(folder, max_length=max_length), task, batch_tokens=batch_tokens)
+    task, max_length = trained_task(checkpoint.folder, kind)
+    loaded = load(checkpoint, head=task_class(kind).head, device=choose_device(device))
+    return Reader.of(loaded, load_tokenizer(checkpoint, max_length=max_length), task, batch_tokens=batch_tokens)
 
 
 def with_given_words(reader: Classifier | Reader) -> Classifier | Reader:

@@ -19,6 +19,7 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.prediction.frozen import Classifier
@@ -363,10 +364,10 @@ class Masks(Model):
     body = FillMaskBody
     kind = "masks"
 
-    def __init__(self, name: str, folder: AnyPath, device: str) -> None:
+    def __init__(self, name: str, checkpoint: Checkpoint, device: str) -> None:
         self.name = name
-        self.tokenizer = load_tokenizer(folder)
-        self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
+        self.tokenizer = load_tokenizer(checkpoint)
+        self.model: Any = load(checkpoint, head=MaskedLM.name, device=choose_device(device))
 
     def prepare(self, rows: list[str], body: FillMaskBody) -> Prepared:
         """Return items: a text, and top_k.

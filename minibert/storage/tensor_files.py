@@ -9,6 +9,7 @@ documentation.
 
 import hashlib
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
             raise OSError(f"{path} could not be written: {error}") from None
 
 
-def weights_sha256(folder: Path) -> str:
-    """Return the identity of a checkpoint's weights: the SHA-256 of its file, or of its shards' SHA-256s in order."""
-    hashes = [sha256(file) for file in sorted({tensor.file for tensor in list_tensors(folder).values()})]
+def sha256_of(files: Iterable[Path]) -> str:
+    """Return the SHA-256 of a file; of several, the SHA-256 of theirs in the order of their names."""
+    hashes = [sha256(file) for file in sorted(set(files))]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

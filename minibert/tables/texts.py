@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from minibert.utils.files import AnyPath
 from minibert.utils.printing import brief, counted
 
 TextOrPair = str | tuple[str, str]
@@ -61,11 +62,11 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     return [as_text(text, row, missing) for row, text in enumerate(as_column(texts))]
 
 
-def as_name(model: object, order: str) -> str:
+def as_name(model: object, order: str) -> AnyPath:
     """Return the name or folder of a checkpoint. Raises TypeError for anything else; order: of model and texts."""
     if not isinstance(model, str | os.PathLike):
         raise TypeError(f"model is {brief(model)}; it must be a name, a folder or a model, and {order}")
-    return os.fspath(model)
+    return model
 
 
 def as_column(values: Any) -> Any:

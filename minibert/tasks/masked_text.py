@@ -19,14 +19,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.checkpoints.load import has_head, load
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.inputs import IGNORED
 from minibert.storage import hub
@@ -55,7 +55,7 @@ class Guess(NamedTuple):
 
 
 def fill_mask(
-    text: str, model: str | Path | MaskedLM, top_k: int = 5, *, tokenizer: Tokenizer | None = None
+    text: str, model: AnyPath | MaskedLM, top_k: int = 5, *, tokenizer: Tokenizer | None = None
 ) -> list[list[Guess]]:
     """Return the `top_k` most probable tokens at each [MASK] of the text, in order.
 
@@ -63,7 +63,8 @@ def fill_mask(
     others stay masked. Raises ValueError for a text without a mask or with one beyond the longest row of the model, for
     top_k outside 1 .. V, and for a head that was never trained.
     """
-    if isinstance(model, str | Path):
+    if isinstance(model, str | os.PathLike):
+        model = Checkpoint.open(model)
         tokenizer = tokenizer or load_tokenizer(model)
         model = load_masked_lm(model)
     if not isinstance(text, str) or not isinstance(model, MaskedLM) or tokenizer is None:
@@ -79,10 +80,10 @@ def fill_mask(
 
 def load_masked_lm(name: AnyPath, device: str = "cpu") -> MaskedLM:
     """Load a checkpoint with its masked-LM head. Raises ValueError, naming one that has it, if it has none."""
-    name = os.fspath(name)
-    if not has_head(name, MaskedLM.name):
+    checkpoint = Checkpoint.open(name)
+    if not checkpoint.has_head(MaskedLM.name):
         raise ValueError(f"{name} has no head {MaskedLM.name!r}, which predicts tokens; {hub.find_masked_lm()} has one")
-    model: Any = load(name, head=MaskedLM.name, device=device)
+    model: Any = load(checkpoint, head=MaskedLM.name, device=device)
     return model  # type: ignore[no-any-return]  # a MaskedLM
 
 

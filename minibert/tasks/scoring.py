@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
@@ -67,7 +68,7 @@ class Scorer:
             raise ValueError("precision 'int8' and long 'windows' are for vectors; scores have neither")
         loaded: Any = model
         if not isinstance(model, MaskedLM):
-            model = as_name(model, "the texts come before it")
+            model = Checkpoint.open(as_name(model, "the texts come before it"))
             tokenizer = tokenizer or load_tokenizer(model)
             loaded = load_masked_lm(model, choose_device(device))
         if tokenizer is None:

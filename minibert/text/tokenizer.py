@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from torch import Tensor
 
-from minibert.config import Config
-from minibert.storage import hub
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.tables.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
 from minibert.text.tokenized import (
     Batch,
@@ -369,9 +368,9 @@ def load_tokenizer(
     the model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError if the folder has neither
     file, ValueError if a file is damaged or belongs to another model.
     """
-    folder = hub.locate(name).folder
+    checkpoint = Checkpoint.open(name)
+    folder, config = checkpoint.folder, checkpoint.config
     settings = read_settings(folder)
-    config = Config.from_file(folder / "config.json")
     settings["tokenizer_class"] = stated_class(settings, config)
     definition, settings["tokenizer_class"] = read_definition(folder, settings, lowercase)
     definition["added_tokens"] = [

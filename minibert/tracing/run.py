@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.hooks import Inputs, Place, Tensors, forward, recording
@@ -193,8 +194,9 @@ def run(args: argparse.Namespace, default_model: str) -> Figures:
     else:
         name = args.model or (str(classifier.features.model) if classifier else default_model)
         most = classifier.features.recipe.max_length if classifier else None
-        encoder = model_for(name)
-        tokenizer = load_tokenizer(name, max_length=most)
+        checkpoint = Checkpoint.open(name)
+        encoder = model_for(checkpoint)
+        tokenizer = load_tokenizer(checkpoint, max_length=most)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
@@ -234,12 +236,12 @@ def check_outputs(args: argparse.Namespace) -> None:
         pyplot()  # raises ImportError, with the way to get it
 
 
-def model_for(name: str) -> Encoder | MaskedLM:
+def model_for(checkpoint: Checkpoint) -> Encoder | MaskedLM:
     """Return the checkpoint's masked language model if it has that task head, else its encoder."""
-    encoder = load(name)
-    if folder_kind(name) != "mask":
+    encoder = load(checkpoint)
+    if folder_kind(checkpoint) != "mask":
         return encoder
-    model: Any = load(name, head=MaskedLM.name)
+    model: Any = load(checkpoint, head=MaskedLM.name)
     model.encoder.pooler = encoder.pooler  # the task head leaves it out
     return model  # type: ignore[no-any-return]  # a MaskedLM
 

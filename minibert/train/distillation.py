@@ -32,7 +32,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
@@ -41,7 +40,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from minibert.checkpoints.load import has_head, load
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.config import Config
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
@@ -52,7 +52,6 @@ from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.packed import OutputFunction, PackedBatch, encode
 from minibert.pretraining_heads import TokenPrediction
-from minibert.storage import hub
 from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
@@ -62,7 +61,7 @@ from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import Goal
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
-from minibert.train.start import freeze, labels_of_head
+from minibert.train.start import fitting_labels, freeze
 from minibert.utils.device import choose_device, move
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.outputs import check_folder
@@ -105,21 +104,22 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
     return tuple(take)
 
 
-def check_teacher(folder: Path, head: str) -> Config:
-    """Return the teacher's config. Raises ValueError if no student can begin with its layers or it lacks the head."""
-    config = Config.from_file(folder / "config.json")
+def check_teacher(name: AnyPath, head: str) -> Checkpoint:
+    """Open the teacher. Raises ValueError if no student can begin with its layers or it lacks the head."""
+    teacher = Checkpoint.open(name)
+    config, folder = teacher.config, teacher.folder
     if config.architecture.order != tuple(range(config.num_hidden_layers)):
         raise ValueError(
             f"{folder} is of type {config.family.title}, whose layers share their weights, so that none can be left "
             "out; the teacher can be of any type with a set of weights for each layer, such as BERT"
         )
-    if not has_head(folder, head):
+    if not teacher.has_head(head):
         raise ValueError(
             f"{folder} has no head {head!r}; a teacher of a language is a pretrained checkpoint that predicts masked "
             "tokens (bert-base-uncased, distilbert-base-uncased, the output of `minibert pretrain`), and a teacher of "
             "a task the output of `minibert finetune classify`"
         )
-    return config
+    return teacher
 
 
 def new_student(teacher: Head, take: Sequence[int]) -> Head:
@@ -166,9 +166,9 @@ def kind_of_layer(config: Config, number: int) -> tuple[object, ...]:
     return modules, *(values[number] for values in (own.windows, own.rotary_thetas) if values)
 
 
-def load_teacher(folder: Path, head: str) -> Head:
+def load_teacher(name: AnyPath, head: str) -> Head:
     """Return a teacher: in eval mode, so without dropout, and frozen."""
-    return load(folder, head=head).requires_grad_(False)
+    return load(name, head=head).requires_grad_(False)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -258,12 +258,13 @@ class DistillRun(PretrainRun):
     """Pretraining with a teacher, `settings.init`."""
 
     settings: DistillSettings
+    checkpoint: Checkpoint  # the teacher
 
     @classmethod
     def of(cls, corpus: AnyPath, settings: Any) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
-        teacher = hub.locate(settings.init).folder
-        depth = check_teacher(teacher, "masked-lm").num_hidden_layers
+        teacher = check_teacher(settings.init, "masked-lm")
+        depth = teacher.config.num_hidden_layers
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:
             raise ValueError(f"the tokenizer {settings.tokenizer} does not have the teacher's vocabulary; leave it out")
         return super().of(corpus, replace(settings, take=layers_taken(depth, settings.layers, settings.take)))
@@ -271,7 +272,7 @@ class DistillRun(PretrainRun):
     @classmethod
     def objective_of(cls, settings: Any) -> Distillation:
         """Return the losses, with the teacher."""
-        return Distillation(load_teacher(hub.locate(settings.init).folder, "masked-lm"), settings)
+        return Distillation(load_teacher(settings.init, "masked-lm"), settings)
 
     def new_model(self) -> Head:
         """Return the student before training."""
@@ -299,18 +300,17 @@ class DistillClassifierRun(FinetuneRun):
         task = task.resolve(data)
         if settings.class_weight is not None or task.problem_type != "single_label_classification":
             raise ValueError("a student of a classifier learns one label per text, and has no class_weight")
-        folder = hub.locate(settings.model).folder
-        config = check_teacher(folder, task.head)
-        known, reason = labels_of_head(folder, task, task.labels_of(data))
+        teacher = check_teacher(settings.model, task.head)
+        known, reason = fitting_labels(teacher, task, task.labels_of(data))
         if known is None:
             raise ValueError(f"the teacher does not fit the data: {reason or 'its head is for another task'}")
-        take = layers_taken(config.num_hidden_layers, settings.layers, settings.take)
+        take = layers_taken(teacher.config.num_hidden_layers, settings.layers, settings.take)
         return super().of(task, data, dev, replace(settings, take=take))
 
     @cached_property
     def teacher(self) -> Head:
         """The teacher, on the device of training."""
-        return load_teacher(self.source.folder, self.task.head).to(choose_device(self.settings.device))
+        return load_teacher(self.checkpoint, self.task.head).to(choose_device(self.settings.device))
 
     @cached_property
     def soft_labels(self) -> Tensor:

@@ -136,13 +136,13 @@ class EmbeddingRun(FinetuneRun):
                 f"a step has {rows} row, and a text is compared with those of other rows; choose a batch of 2 rows or "
                 "more"
             )
-        stated = read_stated(run.source.folder)
+        stated = read_stated(run.checkpoint)
         pooling = run.task.pooling
         if pooling == "auto":
             pooling = stated.pooling if stated else "mean"
         if pooling == "max":
             raise ValueError(
-                f"{run.source.folder} states pooling max, which is not trained; choose pooling mean or cls"
+                f"{run.checkpoint.folder} states pooling max, which is not trained; choose pooling mean or cls"
             )
         normalize = bool(stated and stated.normalize) if run.task.normalize is None else run.task.normalize
         dimensions = stated.dimensions if stated else None
@@ -156,7 +156,7 @@ class EmbeddingRun(FinetuneRun):
     def new_model(self) -> Head:
         """Return the checkpoint with the pooling of the task, frozen as the settings say."""
         task = self.task
-        model = SentenceVectors(load(self.source.folder), task.pooling, bool(task.normalize), task.dimensions)
+        model = SentenceVectors(load(self.checkpoint), task.pooling, bool(task.normalize), task.dimensions)
         return freeze(model, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:

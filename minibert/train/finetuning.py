@@ -21,12 +21,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from minibert.config import Config
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.heads import Head
 from minibert.prediction.logits import States, can_be_kept, predict_logits
 from minibert.prediction.packed import OutputFunction, packed_output
-from minibert.storage import hub
-from minibert.storage.tensor_files import weights_sha256
 from minibert.tables.texts import column_names
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
@@ -35,7 +33,7 @@ from minibert.train.batches import Batches
 from minibert.train.loop import HeadLoss, Loss, WeightedLoss, readable_output
 from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import FinetuneSettings
-from minibert.train.start import freeze, labels_of_head, new_model
+from minibert.train.start import fitting_labels, freeze, new_model
 from minibert.utils.printing import Figures, block, counted
 
 log = logging.getLogger("minibert")
@@ -47,7 +45,7 @@ class FinetuneRun(Run):
 
     settings: FinetuneSettings
     task: Task
-    source: hub.Source
+    checkpoint: Checkpoint
     labels: list[str]
     encoded: Encoded
     dev: Any  # data for evaluation, or None
@@ -64,13 +62,14 @@ class FinetuneRun(Run):
         if settings.class_weight is not None:
             by_label = dict(zip(labels, task.class_weights(data, labels, settings.class_weight), strict=True))
             weights = torch.tensor([by_label[label] for label in data.known_labels])
-        source = hub.locate(settings.model)
-        known, reason = labels_of_head(source.folder, task, labels)
+        checkpoint = Checkpoint.open(settings.model)
+        known, reason = fitting_labels(checkpoint, task, labels)
         note = f"the task head is new: {reason}" if reason else task.fresh_head if known is None else ""
         labels = labels if known is None else known
-        longest = Config.from_file(source.folder / "config.json").max_tokens
-        length = min(task.row_length, longest) if settings.max_length is None else settings.max_length
-        tokenizer = load_tokenizer(source.folder, max_length=length)
+        length = (
+            min(task.row_length, checkpoint.config.max_tokens) if settings.max_length is None else settings.max_length
+        )
+        tokenizer = load_tokenizer(checkpoint, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
         if not encoded.examples:
@@ -80,7 +79,7 @@ class FinetuneRun(Run):
         if note:
             encoded = replace(encoded, notes=(note, *encoded.notes))
         settings = resolve_precision(settings, max_length=length, class_weight=by_label)
-        run = cls(settings, tokenizer, task, source, labels, encoded, dev, held_out, weights)
+        run = cls(settings, tokenizer, task, checkpoint, labels, encoded, dev, held_out, weights)
         for cut in run.cuts:
             warnings.warn(cut, stacklevel=3)
         return run
@@ -114,7 +113,7 @@ class FinetuneRun(Run):
             "task": self.task.name,
             "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
             "labels": self.labels,
-            "weights_sha256": weights_sha256(self.source.folder),
+            "weights_sha256": self.checkpoint.weights_sha256,
             "train_sha256": self.encoded.sha256,
             "dev_sha256": None if self.held_out is None else self.held_out.sha256,
         }
@@ -130,7 +129,7 @@ class FinetuneRun(Run):
 
         A new head of a regression begins at the mean of the labels, from which a small learning rate gets away slowly.
         """
-        model: Any = new_model(self.source.folder, self.task, self.labels)
+        model: Any = new_model(self.checkpoint, self.task, self.labels)
         if self.task.problem_type == "regression" and not model.head_is_trained:
             nn.init.constant_(
                 model.classifier.bias, statistics.mean(one.labels["labels"] for one in self.encoded.examples)

@@ -13,14 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.checkpoints.load import has_head, load
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head, HeadInput, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import IGNORED, unchecked
@@ -51,11 +51,11 @@ class MaskedLanguageModel(Loss):
         self.pairing = pairing
         self.head = "masked-lm" if pairing is None else "pretraining"
 
-    def new_model(self, config: Config, checkpoint: Path | None = None) -> Any:
+    def new_model(self, config: Config, checkpoint: Checkpoint | None = None) -> Any:
         """Return a checkpoint with this task head, a fresh one if it has none; or a model of random weights."""
         if checkpoint is None:
             return HEAD_CLASSES[self.head](config)
-        return load(checkpoint, head=self.head, new_head=not has_head(checkpoint, self.head))
+        return load(checkpoint, head=self.head, new_head=not checkpoint.has_head(self.head))
 
     def finished(self, model: Any) -> dict[str, Head]:
         """Return the trained models by their folders within the result."""
@@ -149,7 +149,7 @@ class ReplacedTokens(MaskedLanguageModel):
 
     masking: Mapping[str, Any] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
 
-    def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
+    def new_model(self, config: Config, checkpoint: Checkpoint | None = None) -> Electra:
         """Return both models, with random weights."""
         return Electra(config)
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.config import Config
 from minibert.heads import Head
 from minibert.inputs import IGNORED
-from minibert.storage import hub
-from minibert.storage.tensor_files import weights_sha256
 from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -52,7 +51,7 @@ class PretrainRun(Run):
     settings: PretrainSettings
     objective: Any  # of the subclass: the losses and the score
     model_config: Config
-    source: hub.Source | None  # the checkpoint to continue from
+    checkpoint: Checkpoint | None  # the checkpoint to continue from
     corpus: CorpusFile
     packing: Packing
     masking: Masking
@@ -81,9 +80,9 @@ class PretrainRun(Run):
         learned, rest = CorpusFile.of(corpus, settings.paragraphs).split()
         if settings.dev:
             learned, rest = (CorpusFile.of(path, settings.paragraphs) for path in (corpus, settings.dev))
-        source = None if settings.init is None else hub.locate(settings.init)
-        tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
-        config = config_of(settings, source, tokenizer)
+        checkpoint = None if settings.init is None else Checkpoint.open(settings.init)
+        tokenizer = load_tokenizer(settings.tokenizer or checkpoint)  # type: ignore[arg-type]  # one of the two
+        config = config_of(settings, checkpoint, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
         phrases = (
             [] if settings.phrases is None else regular(user_path(settings.phrases)).read_text("utf-8").splitlines()
@@ -99,7 +98,18 @@ class PretrainRun(Run):
         settings = resolve_precision(settings, epochs=1)
         learned = learned.for_ranks(distributed.context().size)
         return cls(
-            settings, tokenizer, objective, config, source, learned, packing, masking, phrases, stats, losses, held_out
+            settings,
+            tokenizer,
+            objective,
+            config,
+            checkpoint,
+            learned,
+            packing,
+            masking,
+            phrases,
+            stats,
+            losses,
+            held_out,
         )
 
     @classmethod
@@ -135,7 +145,7 @@ class PretrainRun(Run):
         return super().config | {
             "config": self.model_config.to_dict(),
             "phrases": self.phrases,
-            "weights_sha256": None if self.source is None else weights_sha256(self.source.folder),
+            "weights_sha256": self.checkpoint and self.checkpoint.weights_sha256,
             "corpus": self.corpus.fingerprint,
         }
 
@@ -146,7 +156,7 @@ class PretrainRun(Run):
 
     def new_model(self) -> Any:
         """Return the model of the objective."""
-        return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
+        return self.objective.new_model(self.model_config, self.checkpoint)
 
     def batches(self, folder: Path) -> Stream:
         """Return the batches of the corpus; their journal is in the folder."""
@@ -183,14 +193,14 @@ class PretrainRun(Run):
         return models
 
 
-def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
+def config_of(settings: PretrainSettings, checkpoint: Checkpoint | None, tokenizer: Tokenizer) -> Config:
     """Return the config of the model. Raises ValueError if it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
-    if source is None:
+    if checkpoint is None:
         given = {"model_type": "bert", "vocab_size": size} | read_json(user_path(str(settings.config)))
         config = Config.from_dict(given | {"pad_token_id": tokenizer.pad_id})
     else:
-        config = Config.from_file(source.folder / "config.json")
+        config = checkpoint.config
     for name, value, limit in (
         ("max_length", settings.max_length, config.max_tokens),
         ("the vocabulary of the tokenizer", size, config.vocab_size),

@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from torch import nn
 
-from minibert.checkpoints.load import has_head, head_of, load
-from minibert.config import Config
+from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.checkpoints.load import load
 from minibert.heads import Head
 from minibert.tables.reading import listed
 from minibert.tasks.base import Task
 from minibert.tasks.names import in_order_of
 
 
-def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[str] | None, str]:
+def fitting_labels(checkpoint: Checkpoint, task: Task, labels: list[str]) -> tuple[list[str] | None, str]:
     """Return the labels in the order of the checkpoint's head for the task; None if the task needs a new head.
 
     With it comes the reason, if a trained head does not fit: it has other labels, or another type of label.
     """
-    config = Config.from_file(folder / "config.json")
-    if not has_head(folder, task.head) or (labels and head_of(folder) not in (None, task.head)):
+    config = checkpoint.config
+    if not checkpoint.has_head(task.head) or (labels and checkpoint.head not in (None, task.head)):
         return None, ""
     if not labels:
         return labels, ""
@@ -35,10 +34,10 @@ def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[st
     return order, ""
 
 
-def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
+def new_model(checkpoint: Checkpoint, task: Task, labels: Sequence[str]) -> Head:
     """Return the checkpoint with the task's head: its own if that has these labels in this order, else a fresh one."""
-    kept = labels_of_head(folder, task, list(labels))[0] == list(labels)
-    model = load(folder, head=task.head, new_head=not kept, num_labels=None if kept else len(labels) or None)
+    kept = fitting_labels(checkpoint, task, list(labels))[0] == list(labels)
+    model = load(checkpoint, head=task.head, new_head=not kept, num_labels=None if kept else len(labels) or None)
     if labels:
         model.config = replace(model.config, problem_type=task.problem_type, id2label=dict(enumerate(labels)))
     return model

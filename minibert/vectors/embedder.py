@@ -24,14 +24,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.heads import SentenceVectors
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
-from minibert.storage import hub
-from minibert.storage.tensor_files import weights_sha256
 from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -139,6 +138,11 @@ class Embedder(Habits):
     # -- the checkpoint
 
     @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """What was named, or what an Encoder was loaded from; None for an Encoder with weights of its own."""
+        return self.model.checkpoint if isinstance(self.model, Encoder) else Checkpoint.open(self.model)
+
+    @cached_property
     def recipe(self) -> Recipe:
         """The recipe with what the checkpoint's files state in place of pooling "auto", or [CLS] without such files.
 
@@ -147,15 +151,16 @@ class Embedder(Habits):
         given = self.given_recipe
         if given.pooling != "auto":
             return replace(given, normalize=bool(given.normalize))
-        folder = self.model.source if isinstance(self.model, Encoder) else hub.locate(os.fspath(self.model)).folder
-        stated = (folder and read_stated(folder)) or Stated("cls", False, None)
+        stated = (self.checkpoint and read_stated(self.checkpoint)) or Stated("cls", False, None)
         return as_stated(given, replace(stated, max_length=None) if self.given_tokenizer else stated)
 
     @cached_property
-    def checkpoint(self) -> LoadedCheckpoint:
-        """The loaded files of a name or a folder."""
-        folder = hub.locate(os.fspath(self.model)).folder  # type: ignore[arg-type]  # for an Encoder a TypeError
-        return load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
+    def loaded(self) -> LoadedCheckpoint:
+        """The loaded files of a name or a folder. Raises TypeError for an Encoder, which is in memory already."""
+        if self.checkpoint is None or isinstance(self.model, Encoder):
+            raise TypeError("model is an Encoder, and this needs a Hub name or a folder")
+        files = files_in(self.checkpoint.folder)
+        return load_checkpoint(self.checkpoint, files, choose_device(self.device), self.recipe.precision)
 
     @cached_property
     def engine(self) -> Engine:
@@ -169,13 +174,13 @@ class Embedder(Habits):
                 f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "
                 "put that checkpoint back, or fit again"
             )
-        return self.checkpoint.engine
+        return self.loaded.engine
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that was passed in, else the checkpoint's, with the recipe's max_length."""
         return self.given_tokenizer or shared_tokenizer(
-            self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length
+            self.loaded.checkpoint, self.loaded.files, self.recipe.max_length
         )
 
     @cached_property
@@ -192,7 +197,7 @@ class Embedder(Habits):
     @property
     def hashes(self) -> dict[str, str]:
         """What identifies the checkpoint: the sha256 of its weights, read when first used, and of its tokenizer."""
-        return {"weights": self.checkpoint.weights, "tokenizer": self.tokenizer.fingerprint}
+        return {"weights": self.loaded.weights, "tokenizer": self.tokenizer.fingerprint}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -307,7 +312,7 @@ class Embedder(Habits):
     def float32_cosine(self, tokens: Tokenized) -> float:
         """Return the smallest cosine of the vectors to float32, over up to COMPARED texts spread over all of these."""
         some = tokens.take(range(0, tokens.stats.texts, -(-tokens.stats.texts // COMPARED)))
-        model = self.model if isinstance(self.model, Encoder) else load(self.checkpoint.folder)
+        model = self.model if isinstance(self.model, Encoder) else load(self.loaded.checkpoint)
         exact = copy.copy(self)
         exact.engine = Engine(model, "float32", self.engine.device, keep_encoder=model is self.model)
         a, b = (torch.from_numpy(embedder.vectors(some)).double() for embedder in (self, exact))
@@ -360,15 +365,15 @@ class LoadedCheckpoint:
     """A checkpoint ready for use. The encoder itself is not kept: the engine holds the weights in its form."""
 
     engine: Engine
-    folder: Path
+    checkpoint: Checkpoint
     files: Files  # when they were read
 
     @cached_property
     def weights(self) -> str:
         """The sha256 of the weights, computed when first used, since that takes a while."""
-        if not set(self.files) <= set(files_in(self.folder)):
-            raise ValueError(f"the files in {self.folder} have changed since they were read; start again")
-        return weights_sha256(self.folder)
+        if not set(self.files) <= set(files_in(self.checkpoint.folder)):
+            raise ValueError(f"the files in {self.checkpoint.folder} have changed since they were read; start again")
+        return self.checkpoint.weights_sha256
 
 
 def files_in(folder: Path) -> Files:
@@ -406,20 +411,20 @@ def spread(weights: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
-def load_folder(folder: Path, files: Files, device: str, precision: str) -> LoadedCheckpoint:
+def load_checkpoint(checkpoint: Checkpoint, files: Files, device: str, precision: str) -> LoadedCheckpoint:
     """Load a checkpoint once per process, and again if the files in its folder have changed."""
-    tokenizer = shared_tokenizer(folder, files, None)
-    encoder = load(folder, device=device)
+    tokenizer = shared_tokenizer(checkpoint, files, None)
+    encoder = load(checkpoint, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
     release_memory()  # of the weights as they were before the engine changed their form
-    return LoadedCheckpoint(engine, folder, files)
+    return LoadedCheckpoint(engine, checkpoint, files)
 
 
 @functools.lru_cache(maxsize=4)
-def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Tokenizer:
-    """Load the tokenizer of a folder in this state, with this max_length."""
-    return load_tokenizer(folder, max_length=max_length)
+def shared_tokenizer(checkpoint: Checkpoint, files: Files, max_length: int | None) -> Tokenizer:
+    """Load the tokenizer of a checkpoint in this state, with this max_length."""
+    return load_tokenizer(checkpoint, max_length=max_length)
 
 
 def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:

@@ -15,6 +15,7 @@ import minibert
 from minibert.checking import port
 from minibert.checking.port import Expected
 from minibert.checking.report import Report
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.reference import read_safetensors
 
 NOVELS = "minibert-novels"
@@ -31,7 +32,7 @@ def theirs(folder: Path, head: bool = False, **how: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def novels() -> Path:
-    return Path(str(minibert.load(NOVELS).source))
+    return Checkpoint.open(NOVELS).folder
 
 
 def test_a_model_of_transformers_is_right(novels: Path) -> None:
@@ -245,7 +246,7 @@ def test_numbers_of_numpy_are_right_as_far_as_they_go_and_their_mistake_is_named
 
 
 def test_numbers_at_padding_do_not_count(novels: Path) -> None:
-    expected = Expected(novels)
+    expected = Expected(Checkpoint.open(novels))
     states = expected.right["last_hidden_state"].clone()
     states[expected.inputs["attention_mask"] == 0] = float("nan")
     assert minibert.check(lambda **x: states, NOVELS).ok
@@ -299,6 +300,6 @@ def test_a_file_that_is_no_npz_or_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_the_weights_of_another_model_are_suspected(novels: Path, pair: Callable[..., Pair], tmp_path: Path) -> None:
     random = torch.Generator().manual_seed(0)
-    shape = Expected(novels).right["hidden_states"].shape
+    shape = Expected(Checkpoint.open(novels)).right["hidden_states"].shape
     states = torch.randn(shape, generator=random)
     assert "nor do the weights of this checkpoint" in str(minibert.check(lambda **x: {"hidden_states": states}, NOVELS))

@@ -289,7 +289,7 @@ def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vector
         new = convert(name, tmp_path / f"new {number}")["out"]
         assert read_stated(new) == read_stated(folder / "0_BERT") == Stated("cls", False, 9)
         assert json.loads((new / "modules.json").read_text())[0]["path"] == ""
-        assert minibert.load(new, head="pretraining").source == new
+        assert minibert.load(new, head="pretraining").checkpoint.folder == new
 
 
 def test_a_folder_that_is_a_link_to_elsewhere_is_not_copied(pretraining: Any, tmp_path: Path) -> None:

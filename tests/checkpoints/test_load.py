@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 import minibert
-from minibert.checkpoints import load as load_module
+from minibert.checkpoints import checkpoint
 from minibert.checkpoints.load import LoadReport, UnknownTensors, names_in_file
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -132,7 +132,7 @@ def test_any_missing_encoder_tensor_is_an_error(bert: Path, monkeypatch: pytest.
     stored = tensor_files.list_tensors(bert)
     for name in stored:
         others = {one: tensor for one, tensor in stored.items() if one != name}
-        monkeypatch.setattr(load_module, "list_tensors", lambda folder, others=others: others)
+        monkeypatch.setattr(checkpoint, "list_tensors", lambda folder, others=others: others)
         with pytest.raises(ValueError, match=r"1 tensor.* BERT"):
             load(bert)
 

@@ -16,8 +16,8 @@ from support.models import MakePair, Pair, Written, edited, open_upstream, small
 from torch import Tensor, nn
 
 import minibert
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.inspection import checkpoint_text, inspect
-from minibert.checkpoints.load import has_head
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
@@ -243,9 +243,10 @@ def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family)
 def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> None:
     """The classifier of texts is classifier.dense and classifier.out_proj, that of tokens classifier alone."""
     folder, _ = written(ROBERTA, "sequence-classification")
-    assert has_head(folder, "sequence-classification") and not has_head(folder, "token-classification")
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.has_head("sequence-classification") and not checkpoint.has_head("token-classification")
     for family, head in ((ALBERT, "pretraining"), (ELECTRA, "masked-lm")):
-        assert has_head(written(family, head)[0], "masked-lm")
+        assert Checkpoint.open(written(family, head)[0]).has_head("masked-lm")
 
 
 @each_relative

@@ -200,7 +200,7 @@ def test_a_loaded_model_answers_as_its_folder(home: Path) -> None:
 def without_source(folder: Path, head: str) -> Any:
     """A trained model that nobody loaded."""
     model = minibert.load(folder, head=head)
-    model.source = None
+    model.checkpoint = None
     return model
 
 

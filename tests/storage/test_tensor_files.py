@@ -18,7 +18,7 @@ from minibert.storage.tensor_files import (
     WEIGHTS_FILE,
     list_tensors,
     read_weight,
-    weights_sha256,
+    sha256_of,
     write_tensors,
 )
 from minibert.utils.files import sha256
@@ -51,7 +51,7 @@ def test_tensors_that_are_written_are_listed_and_read_back(tmp_path: Path) -> No
     shapes = {name: (stored.dtype, stored.shape) for name, stored in listed.items()}
     assert shapes == {"a": ("F32", (2, 3)), "b": ("F16", (2,)), "c": ("BF16", (4,))}
     assert_equal(read_all(tmp_path), TENSORS)
-    assert weights_sha256(tmp_path) == sha256(tmp_path / WEIGHTS_FILE)
+    assert sha256_of(tensor.file for tensor in list_tensors(tmp_path).values()) == sha256(tmp_path / WEIGHTS_FILE)
     with pytest.raises(OSError, match=WEIGHTS_FILE):
         write_tensors(tmp_path / "missing" / WEIGHTS_FILE, TENSORS)
     assert [path.name for path in tmp_path.iterdir()] == [WEIGHTS_FILE]
@@ -152,9 +152,9 @@ def write_shards(folder: Path, where: Any = None) -> None:
 def test_shards_hold_the_same_tensors_as_one_file_which_comes_first(tmp_path: Path) -> None:
     write_shards(tmp_path)
     assert_equal(read_all(tmp_path), TENSORS)
-    before = weights_sha256(tmp_path)
+    before = sha256_of(tensor.file for tensor in list_tensors(tmp_path).values())
     save_file({"c": TENSORS["c"] + 1}, tmp_path / SECOND)
-    assert weights_sha256(tmp_path) != before
+    assert sha256_of(tensor.file for tensor in list_tensors(tmp_path).values()) != before
     save_file({"only": torch.ones(1)}, tmp_path / WEIGHTS_FILE)
     assert list_tensors(tmp_path).keys() == {"only"}
 

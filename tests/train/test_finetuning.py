@@ -22,15 +22,17 @@ from support.models import assert_equal
 from support.words import labelled, write_tsv
 
 import minibert
+from minibert.checkpoints import checkpoint as checkpoints
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.prediction import frozen
 from minibert.prediction.reader import open_reader
-from minibert.storage import hub
+from minibert.storage.tensor_files import sha256_of
 from minibert.tasks import base, task_class
 from minibert.tasks.answering import Answering
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
-from minibert.train import finetune, finetuning
+from minibert.train import finetune
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, new_model
@@ -80,7 +82,7 @@ def test_a_new_head_of_a_regression_begins_at_the_mean_of_the_labels_and_a_train
     run = FinetuneRun.of(Classification(regression=True), data, None, settings)
     again: Any = run.new_model()
     assert_equal(again.state_dict(), trained.state_dict())
-    fresh: Any = replace(run, source=hub.locate(str(checkpoint))).new_model()
+    fresh: Any = replace(run, checkpoint=Checkpoint.open(checkpoint)).new_model()
     assert fresh.classifier.bias.tolist() == [101.0]
 
 
@@ -115,7 +117,7 @@ def test_numpys_numbers_are_written_to_the_report_as_pythons(checkpoint: Path, t
 def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_path: Path) -> None:
     first: Any = finetune("classify", *labelled(24), model=checkpoint, out=tmp_path, epochs=2)
     task = task_class("classify")()
-    kept, fresh = (new_model(tmp_path, task, labels) for labels in (["neg", "pos"], ["a", "b", "c"]))
+    kept, fresh = (new_model(Checkpoint.open(tmp_path), task, labels) for labels in (["neg", "pos"], ["a", "b", "c"]))
     assert torch.equal(kept.classifier.weight, first.classifier.weight)
     assert len(fresh.classifier.weight) == 3
 
@@ -287,9 +289,9 @@ def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
 
 
 def test_the_data_and_the_weights_are_hashed_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples, weights = Mock(side_effect=hashlib.sha256), Mock(side_effect=finetuning.weights_sha256)
+    examples, weights = Mock(side_effect=hashlib.sha256), Mock(side_effect=sha256_of)
     monkeypatch.setattr(base, "hashlib", Mock(sha256=examples))
-    monkeypatch.setattr(finetuning, "weights_sha256", weights)
+    monkeypatch.setattr(checkpoints, "sha256_of", weights)
     data = labelled(12)
     finetune("classify", *data, dev=data, model=checkpoint, **QUICK | {"epochs": 2})
     assert (examples.call_count, weights.call_count) == (2, 1)  # of the training data and of dev

@@ -64,7 +64,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vector
     if not version:
         (stated / "config.json").unlink()
     for name in (stated, stated / inner):
-        assert minibert.load(name).source == stated / inner
+        assert minibert.load(name).checkpoint.folder == stated / inner
         assert minibert.load_tokenizer(name).ids(TEXTS) == tokens
         assert np.array_equal(embed(TEXTS, name), expected)
         assert "pooling mean, normalized, at most 12 tokens" in run("inspect", name)

@@ -31,7 +31,7 @@ from minibert.text.tokenized import TruncationWarning
 from minibert.utils import device as device_module
 from minibert.vectors import ray as module
 from minibert.vectors import shards
-from minibert.vectors.embedder import load_folder
+from minibert.vectors.embedder import load_checkpoint
 from minibert.vectors.ray import ShardWorker, add_row, embed_shards
 from minibert.vectors.shards import Columns, Shard, find_shards, finished
 
@@ -178,7 +178,7 @@ def test_the_precision_is_that_of_the_workers(
         assert (footer["precision"], footer["settings"]["precision"]) == ("torch.bfloat16", "auto")
     (out / "2.parquet").unlink()
     monkeypatch.setattr(device_module, "has_bfloat16", lambda device: False)
-    load_folder.cache_clear()
+    load_checkpoint.cache_clear()
     for _ in range(2):  # found when it arrives, and when it is there
         with pytest.raises(ValueError, match=r"0\.parquet .*torch\.bfloat16\b.*2\.parquet .*torch\.float32"):
             embed_shards(pattern, out, checkpoint, **how)
@@ -204,7 +204,7 @@ def test_shards_of_a_worker_that_rounds_further_are_not_alike(
         for shard in found[:2]:
             add_row(done, row_of(shard, embedder, columns, settings))
         round_products(monkeypatch)
-        load_folder.cache_clear()
+        load_checkpoint.cache_clear()
         with pytest.warns(UserWarning, match="fewer digits"):
             row = row_of(found[2], embedder, columns, settings)
     refused = pytest.raises(ValueError, match=r"0\.parquet .*torch\.float32\b.*2\.parquet .*torch\.reduced")

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
-from minibert.config import Config
 from minibert.heads import Head, SentenceVectors
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.packed import packed_output
@@ -120,7 +119,7 @@ def plain_loop(model: Any, run: FinetuneRun, loss_of: Callable[[dict[str, Tensor
     """Train a model of a library with a plain loop."""
     settings = run.settings
     batches = run.batches()
-    segments = Config.from_file(run.source.folder / "config.json").type_vocab_size > 0
+    segments = run.checkpoint.config.type_vocab_size > 0
     optimizer = new_optimizer(model, settings)
     steps = settings.epochs * batches.batches_per_epoch
     in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
