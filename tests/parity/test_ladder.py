@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import minibert
 from minibert import model
 from minibert.activations import ACTIVATION
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -116,7 +117,7 @@ def test_any_configuration_and_any_batch_are_bit_identical(
 @pytest.mark.parametrize("family", [BERT, ELECTRA], ids=["bert", "electra"])
 def test_a_checkpoint_is_compared_with_the_head_that_it_holds(family: Family, written: Any) -> None:
     folder, _ = written(family, "masked-lm")
-    result = ladder.climb_checkpoint(hub.locate(folder))
+    result = ladder.climb_checkpoint(Checkpoint.open(folder))
     assert result.rows and unequal(result.rows) == []
     held = [open_upstream(folder, family, head, pooler=False)[1] for head in ("masked-lm", "token-classification")]
     assert held == [True, False]
@@ -259,7 +260,7 @@ def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zero
 )
 def test_another_dtype_or_attention_stays_within_its_bound(dtype: torch.dtype, attention: str, tmp_path: Path) -> None:
     make(TINY[0], None, tmp_path)
-    result = ladder.climb_path(hub.locate(tmp_path), "cpu", dtype, attention)
+    result = ladder.climb_path(Checkpoint.open(tmp_path), "cpu", dtype, attention)
     assert [r.place for r in result.rows if not r.ok] == []
     assert not all(r.equal for r in result.rows)
 
@@ -271,7 +272,7 @@ def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monke
         return F.scaled_dot_product_attention(query, key, value), None
 
     monkeypatch.setitem(model.ATTENTION, "sdpa", ignores_the_mask)
-    result = ladder.climb_path(hub.locate(tmp_path), "cpu", torch.float32, "sdpa")
+    result = ladder.climb_path(Checkpoint.open(tmp_path), "cpu", torch.float32, "sdpa")
     assert result.first is not None
     assert result.first.place == "layer 0 context"
 

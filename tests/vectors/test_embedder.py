@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import minibert
+from minibert.checkpoints import checkpoint as opened
 from minibert.tables.texts import chunked
 from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import embedder as module
@@ -33,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def watched(name: str, function: Any) -> Any:
         return lambda *given, **more: (done.append(name), function(*given, **more))[1]
 
-    for owner, name in ((module, "load"), (module, "weights_sha256"), (Engine, "vectors")):
+    for owner, name in ((module, "load"), (opened, "sha256_of"), (Engine, "vectors")):
         monkeypatch.setattr(owner, name, watched(name, getattr(owner, name)))
     return done
 
@@ -94,7 +95,7 @@ def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked
     minibert.embed(TEXTS, folder)
     assert calls == ["load", "vectors", "vectors"]
     assert embedder.identity == minibert.Embedder(folder).identity
-    assert calls[3:] == ["weights_sha256"]
+    assert calls[3:] == ["sha256_of"]
     minibert.TextFeatures(folder).fit(TEXTS)
     assert calls[4:] == []
     with pytest.raises(FileNotFoundError):
