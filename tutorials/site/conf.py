@@ -106,6 +106,7 @@ tutorials/1[14]_*
 ```{toctree}
 :hidden:
 :caption: Reference
+tutorials/MANUAL
 tutorials/GLOSSARY
 tutorials/build/README
 tutorials/build/HINTS

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 ROOT = TUTORIALS.parent
 BOOKS = [*NOTEBOOKS, *(TUTORIALS / "solutions" / path.name for path in NOTEBOOKS)]
 PAGES = [
-    *("README", "tutorials/README", "tutorials/GLOSSARY", "tutorials/CAPSTONE", "tutorials/TEACHERS"),
+    "README",
+    *(f"tutorials/{name}" for name in ("README", "MANUAL", "GLOSSARY", "CAPSTONE", "TEACHERS")),
     *("tutorials/solutions/README", "tutorials/experiments/README"),
     *(f"tutorials/site/{name}" for name in ("source", "journey", "diagrams")),
     *("minibert/bench/README", "weights/README", "weights/minibert-novels/README", "minibert/vectors/ray"),
