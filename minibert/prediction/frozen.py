@@ -15,7 +15,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -314,6 +314,33 @@ def score_table(classifier: Classifier) -> str:
 # The saved classifier
 
 
+def check_saved(details: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ValueError, TypeError, KeyError or AttributeError for details or arrays that `save` does not write."""
+    Recipe(**{name: details[name] for name in RECIPE})
+    Classification(**details["columns"])
+    labels = details["labels"]
+    width = arrays["mean"].size
+    rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
+    shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
+    kinds = {"rows": int, "folds": int, "pairs": bool, "model": str}
+    hashes = ("weights_sha256", "tokenizer_fingerprint")
+    valid = {
+        "format": details["format"] == FORMAT,
+        "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
+        "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
+        **{name: type(details[name]) is kind for name, kind in kinds.items()},
+        **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
+        **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
+        "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
+    }
+    for score in details["scores"]:
+        for name, number in asdict(GridScore(**score)).items():
+            if name != "loss" or number is not None:
+                check_number(f"the {name} of a score", number, float)
+    if wrong := [name for name, is_right in valid.items() if not is_right]:
+        raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
+
+
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the details and the arrays of the classifier in a folder, validated.
 
@@ -324,41 +351,8 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details: dict[str, Any] = {
-                "normalize": False,
-                "max_length": None,
-                "dimensions": None,
-                "columns": {},
-            }  # older folders lack them
-            details |= parse_json((file.metadata() or {})[DETAILS])
-        Recipe(**{name: details[name] for name in RECIPE})
-        Classification(**details["columns"])
-        labels = details["labels"]
-        width = arrays["mean"].size
-        rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
-        shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
-        kinds = {
-            "rows": int,
-            "folds": int,
-            "pairs": bool,
-            "model": str,
-        }
-        hashes = ("weights_sha256", "tokenizer_fingerprint")
-        valid = {
-            "format": details["format"] == FORMAT,
-            "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
-            "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
-            **{name: type(details[name]) is kind for name, kind in kinds.items()},
-            **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
-            **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
-            "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
-        }
-        for one in details["scores"]:
-            for name, number in asdict(GridScore(**one)).items():
-                if name != "loss" or number is not None:
-                    check_number(f"the {name} of a score", number, float)
-        if wrong := [name for name, is_right in valid.items() if not is_right]:
-            raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
+            details = parse_json((file.metadata() or {})[DETAILS])
+        check_saved(details, arrays)
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None

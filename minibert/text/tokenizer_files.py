@@ -59,22 +59,7 @@ def read_definition(folder: Path, settings: JsonObject, lowercase: bool | None) 
     source = str(folder)
     old = not (folder / "tokenizer.json").exists()
     name = class_of(settings["tokenizer_class"], source)
-    if not old:
-        definition = read_json(folder / "tokenizer.json")
-    elif name == "RobertaTokenizer" and (folder / "merges.txt").exists():
-        merges = [line for line in read_lines(folder / "merges.txt") if not line.startswith("#version")]
-        model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
-        definition = {"version": "1.0", "model": model}
-    elif (folder / "vocab.txt").exists():
-        # As in transformers, a piece that is on several lines has the id of the last, and a blank line is a piece too.
-        pieces = {piece: id for id, piece in enumerate(read_lines(folder / "vocab.txt"))}
-        model = {"type": "WordPiece", "vocab": pieces}
-        definition = {"version": "1.0", "model": model}
-    else:
-        raise FileNotFoundError(
-            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; transformers writes a "
-            "tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+    definition = old_definition(folder, name) if old else read_json(folder / "tokenizer.json")
     with guarded(source):
         kind = model_type(definition["model"])
         pieces = vocabulary(definition["model"])
@@ -97,6 +82,22 @@ def read_definition(folder: Path, settings: JsonObject, lowercase: bool | None) 
             definition |= {part: as_json(rules[part]) for part in PARTS}
             definition["model"] |= rules["model"]
         return with_rules(definition, rules), name
+
+
+def old_definition(folder: Path, name: str) -> dict[str, Any]:
+    """Return the definition of a folder without tokenizer.json. Raises FileNotFoundError if it has none."""
+    if name == "RobertaTokenizer" and (folder / "merges.txt").exists():
+        merges = [line for line in read_lines(folder / "merges.txt") if not line.startswith("#version")]
+        model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
+        return {"version": "1.0", "model": model}
+    if (folder / "vocab.txt").exists():
+        # As in transformers, a piece that is on several lines has the id of the last, and a blank line is a piece too.
+        pieces = {piece: id for id, piece in enumerate(read_lines(folder / "vocab.txt"))}
+        return {"version": "1.0", "model": {"type": "WordPiece", "vocab": pieces}}
+    raise FileNotFoundError(
+        f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; transformers writes a "
+        "tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    )
 
 
 def model_type(model: JsonObject) -> str:

@@ -274,8 +274,7 @@ def decide(
     recipe = classifier.features.recipe
     layers, whole = recipe.fit_to(config, has_pooler=pooled is not None)
     width = min(whole, recipe.dimensions or whole)
-    scaler = classifier.head[0]
-    regression = classifier.head[-1]
+    scaler, regression = classifier.head
     if width != scaler.n_features_in_:
         raise ValueError(
             f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
@@ -290,10 +289,8 @@ def decide(
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = (
-            regression.coef_
-            @ ((vectors_of(alone, recipe, layers)[:, :width] / length - scaler.mean_) / scaler.scale_ / S).T
-        )
+        vectors = vectors_of(alone, recipe, layers)[:, :width] / length  # (S,width)
+        by_token = regression.coef_ @ ((vectors - scaler.mean_) / scaler.scale_ / S).T
     state_names = [f" of hidden state {layer}" for layer in layers] if whole > D else [""]
     return Decision(
         labels=classifier.labels,

@@ -71,16 +71,8 @@ def finetune(
     """
     if out is not None:
         check_folder(user_path(out), overwrite, apart=[model])
-    kind: Any = task_class(task) if isinstance(task, str) else type(task)
-    refuse_unknown(
-        "finetune",
-        settings,
-        ["out", "dev", *(one.name for one in (*fields(kind), *fields(FinetuneSettings)))],
-        "setting",
-    )
-    own = {one.name: settings.pop(one.name) for one in fields(kind) if one.name in settings}
-    chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
-    checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
+    chosen, others = with_own_settings(task, settings)
+    checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | others)
     learned = as_data(chosen, data, labels, pairs)
     chosen = chosen.resolve(learned)
     held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
@@ -90,6 +82,17 @@ def finetune(
         return run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         return run.train(Path(folder)).model
+
+
+def with_own_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
+    """Return the task with those of the settings that are its own, and the others, which are of training."""
+    kind: Any = task_class(task) if isinstance(task, str) else type(task)
+    own = {setting.name for setting in fields(kind)}
+    known = own.union(setting.name for setting in fields(FinetuneSettings))
+    refuse_unknown("finetune", settings, ["out", "dev", *sorted(known)], "setting")
+    given = {name: value for name, value in settings.items() if name in own}
+    chosen: Task = kind(**given) if isinstance(task, str) else replace(cast(Any, task), **given)
+    return chosen, {name: value for name, value in settings.items() if name not in own}
 
 
 def log_notes(run: FinetuneRun) -> None:

@@ -84,9 +84,7 @@ class PretrainRun(Run):
         tokenizer = load_tokenizer(settings.tokenizer or checkpoint)  # type: ignore[arg-type]  # one of the two
         config = config_of(settings, checkpoint, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
-        phrases = (
-            [] if settings.phrases is None else regular(user_path(settings.phrases)).read_text("utf-8").splitlines()
-        )
+        phrases = read_phrases(settings.phrases)
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
         masking = replace(masking, **(ALWAYS_MASK if settings.always_mask else objective.masking))
         stats, documents = examine(learned, tokenizer, packing)
@@ -97,20 +95,8 @@ class PretrainRun(Run):
         losses = baselines(documents, config.vocab_size, held_out)
         settings = resolve_precision(settings, epochs=1)
         learned = learned.for_ranks(distributed.context().size)
-        return cls(
-            settings,
-            tokenizer,
-            objective,
-            config,
-            checkpoint,
-            learned,
-            packing,
-            masking,
-            phrases,
-            stats,
-            losses,
-            held_out,
-        )
+        data = learned, packing, masking, phrases, stats, losses, held_out
+        return cls(settings, tokenizer, objective, config, checkpoint, *data)
 
     @classmethod
     def objective_of(cls, settings: Any) -> MaskedLanguageModel:
@@ -191,6 +177,11 @@ class PretrainRun(Run):
         for one in models.values():
             one.tokenizer = self.tokenizer
         return models
+
+
+def read_phrases(path: AnyPath | None) -> list[str]:
+    """Return the lines of a file of phrases."""
+    return [] if path is None else regular(user_path(path)).read_text("utf-8").splitlines()
 
 
 def config_of(settings: PretrainSettings, checkpoint: Checkpoint | None, tokenizer: Tokenizer) -> Config:

@@ -177,28 +177,7 @@ class Run(ABC):
             if progress.step and context.is_main:
                 note(f"resumed in {folder}, after {counted(progress.step, 'step')}")
             goal = self.goal(model)
-            steps = train(
-                model,
-                self.batches(folder),
-                settings,
-                loss_of=goal.loss,
-                progress=progress,
-                optimizer=optimizer,
-                context=context,
-            )
-            with delayed_signals() as signals:
-                for progress in steps:
-                    if self.is_evaluated(progress):
-                        if self.evaluate(model, goal, progress, context):
-                            checkpointer.save_best(model)
-                        checkpointer.save(progress, model, optimizer)
-                        if verbose:
-                            print_evaluation(progress, self.main)
-                    elif checkpointer.due(progress.step, settings.save_every if self.main else None):
-                        checkpointer.save(progress, model, optimizer)
-                    if context.sum(torch.tensor(len(signals))):  # at any rank
-                        checkpointer.save(progress, model, optimizer)
-                        raise KeyboardInterrupt
+            progress = self.run_steps(model, goal, optimizer, progress, checkpointer, verbose)
             if self.main:
                 checkpointer.load_best(model)
         score = goal.measure
@@ -207,6 +186,37 @@ class Run(ABC):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
         figures = self.figures(config, model, progress, measure, progress.tokens - tokens, time.perf_counter() - begin)
         return Trained(self.finished(model), measure, figures)
+
+    def run_steps(
+        self,
+        model: Any,
+        goal: Goal,
+        optimizer: torch.optim.AdamW,
+        progress: Progress,
+        checkpointer: Checkpointer,
+        verbose: bool,
+    ) -> Progress:
+        """Train to the end, evaluate and save on the way, and return the last progress.
+
+        Raises KeyboardInterrupt after Ctrl-C or SIGTERM at any rank, once the step is done and saved.
+        """
+        context = checkpointer.context
+        save_every = self.settings.save_every if self.main else None
+        batches = self.batches(checkpointer.folder)
+        how: Any = {"loss_of": goal.loss, "progress": progress, "optimizer": optimizer, "context": context}
+        with delayed_signals() as signals:
+            for progress in train(model, batches, self.settings, **how):
+                evaluated = self.is_evaluated(progress)
+                if evaluated and self.evaluate(model, goal, progress, context):
+                    checkpointer.save_best(model)
+                if evaluated and verbose:
+                    print_evaluation(progress, self.main)
+                interrupted = bool(context.sum(torch.tensor(len(signals))))
+                if checkpointer.due(progress.step, save_every) or evaluated or interrupted:
+                    checkpointer.save(progress, model, optimizer)
+                if interrupted:
+                    raise KeyboardInterrupt
+        return progress
 
     def is_evaluated(self, progress: Progress) -> bool:
         """Return whether to evaluate now: after an epoch, or without `main` every `save_every` steps and at the end."""
