@@ -93,8 +93,8 @@ class JoinedAttention(model.SelfAttention):
     queries: Linear
     key_value: Linear
 
-    def join(self, source: model.SelfAttention, kernels: Kernels) -> None:
-        """Make the products from the linear layers of the model."""
+    def put(self, source: model.SelfAttention, kernels: Kernels) -> None:
+        """Replace the linear layers query, key and value by fused products, and output by a product."""
         value = source.value
         output = kernels.quantizations.get("output", Quantization())
         if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
@@ -111,6 +111,7 @@ class JoinedAttention(model.SelfAttention):
             self.joined = kernels.linear([source.query, source.key, value])
             self.queries = self.joined.part(0, D)
             self.key_value = self.joined.part(D, 3 * D)
+        self.set_submodule("output", kernels.linear([source.output], "output"))
         del self.query, self.key, self.value
 
     def project(self, x: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,6 +137,14 @@ class FastFeedForward(model.FeedForward):
     """The same with the activation within the product, for some tokens at a time."""
 
     tokens_at_once: int
+
+    def put(self, source: model.FeedForward, kernels: Kernels) -> None:
+        """Replace the linear layers by products; the one whose result the activation reads ends with it."""
+        # In int8 the values between the products then stay in the caches.
+        self.tokens_at_once = INT8_TOKENS if kernels.quantizations else sys.maxsize
+        for product, (name,) in source.leaves.items():
+            activation = kernels.activation if name == "expand" else None
+            self.set_submodule(name, kernels.linear([getattr(source, name)], product, activation))
 
     def inner(self, x: Tensor) -> Tensor:
         """Return activation(x W₁ + b₁), (T,D) -> (T,F)."""
@@ -179,20 +188,8 @@ def fast_layer(source: nn.Module, kernels: Kernels) -> Any:
             whole = f"{type(above).__name__}.{name}".rstrip(".")
             put_vectors(layer.get_submodule(path), module, whole, kernels.device)
             if hasattr(module, "leaves"):
-                put_products(layer.get_submodule(path), module, kernels)
+                layer.get_submodule(path).put(module, kernels)
     return layer
-
-
-def put_products(fast: Any, source: Any, kernels: Kernels) -> None:
-    """Put the products of `kernels` in the place of the linear layers that a class lists as its leaves."""
-    if isinstance(source, model.SelfAttention):
-        fast.join(source, kernels)
-    else:  # in int8 the values between the products then stay in the caches
-        fast.tokens_at_once = INT8_TOKENS if kernels.quantizations else sys.maxsize
-    for product, names in source.leaves.items():
-        if len(names) == 1:
-            activation = kernels.activation if product == "expand" else None
-            fast.set_submodule(names[0], kernels.linear([getattr(source, names[0])], product, activation))
 
 
 def fast_embeddings(source: model.Embeddings, kernels: Kernels) -> Any:
