@@ -21,6 +21,7 @@ from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.text.tokenized import TokenStats, TruncationWarning
+from minibert.vectors.embedder import Chunk
 from minibert.vectors.parts import NPY_START, Parts
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
@@ -76,10 +77,10 @@ def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
 
 def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
     parts = Parts(tmp_path, 2, "float16", {})
-    one, two = (Mock(rows=rows, texts=["a"], tokens=Mock(stats=TokenStats(texts=1))) for rows in ([0], [1, 2]))
-    parts.add(0, one, np.array([[65519, -65519]], np.float32))
+    tokens = Mock(stats=TokenStats(texts=1))
+    parts.add(0, Chunk(range(1), ["a"], tokens, np.array([[65519, -65519]], np.float32)))
     with pytest.raises(ValueError, match=r"row 2 .* 65520\b.*float16 .* 65504\b.*float32"):
-        parts.add(1, two, np.array([[0, 1], [1, 65520]], np.float32))
+        parts.add(1, Chunk(range(1, 3), ["a"], tokens, np.array([[0, 1], [1, 65520]], np.float32)))
     assert parts.rows == 1
 
 
