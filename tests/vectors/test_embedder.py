@@ -126,7 +126,7 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Pa
     other = [
         minibert.Recipe("max", (0, -1)),
         minibert.Recipe("mean"),
-        minibert.Recipe("mean", (0, -1), truncation="error"),
+        minibert.Recipe("mean", (0, -1), long="error"),
     ]
     assert all(minibert.Embedder(folder, recipe).identity != identity for recipe in other)
 
@@ -178,7 +178,7 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
 
 def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> None:
     tokenizer = minibert.load_tokenizer(checkpoint, max_length=5)
-    embedder = minibert.Embedder(checkpoint, minibert.Recipe(truncation="error"), tokenizer=tokenizer)
+    embedder = minibert.Embedder(checkpoint, minibert.Recipe(long="error"), tokenizer=tokenizer)
     assert embedder.identity["max_length"] == 5
     with pytest.raises(ValueError, match=r"row 0 .* 6 tokens"):
         pickle.loads(pickle.dumps(embedder))(["good good good good"])

@@ -42,7 +42,6 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         "batch_tokens": -5,
         "long": "?",
         "stride": -5,
-        "truncation": "?",
         "cache": 3,
         "missing": "?",
         "normalize": "?",
@@ -117,7 +116,6 @@ def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
         ({"layers": (-2,)}, 2),
         ({"layers": (-2, -1)}, 2),
         ({"layers": (-2, -1), "combine": "sum"}, 2),
-        ({"truncation": "error"}, 2),
         ({"layers": (6,)}, 1),
         ({"layers": -1}, 1),
         ({"batch_tokens": 100}, 1),
@@ -145,7 +143,7 @@ def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
 
 
 def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(computed: list[int]) -> None:
-    estimator = minibert.TextFeatures(NAME, truncation="error").fit(TEXTS)
+    estimator = minibert.TextFeatures(NAME, long="error").fit(TEXTS)
     estimator.transform(TEXTS)
     with pytest.raises(ValueError, match=r"row 6 .*602 tokens"):
         estimator.transform([*TEXTS, "word " * 600])
