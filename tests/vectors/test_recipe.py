@@ -48,7 +48,7 @@ def test_a_wrong_setting_is_refused_by_name_and_value(
 
 
 def test_truncation_of_transformers_is_answered_by_long() -> None:
-    with pytest.raises(TypeError, match="truncation.*long="):
+    with pytest.raises(TypeError, match=r"truncation.*long="):
         Recipe(truncation="error")  # type: ignore[call-arg]  # its name there
 
 
