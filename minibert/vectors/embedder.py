@@ -35,6 +35,7 @@ from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
+from minibert.utils.files import AnyPath
 from minibert.utils.habits import Habits
 from minibert.utils.printing import brief, progress_bar
 from minibert.utils.settings import with_settings
@@ -51,7 +52,7 @@ COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 @with_settings(Recipe)
 def embed(
     texts: object,
-    model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
+    model: AnyPath | Encoder | SentenceVectors = "distilbert-base-uncased",
     *,
     pairs: object = None,
     recipe: Recipe = DEFAULT,
@@ -101,7 +102,7 @@ class Embedder(Habits):
     @with_settings(Recipe)
     def __init__(
         self,
-        model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
+        model: AnyPath | Encoder | SentenceVectors = "distilbert-base-uncased",
         recipe: Recipe = DEFAULT,
         device: str | torch.device = "auto",
         tokenizer: Tokenizer | None = None,
@@ -130,7 +131,7 @@ class Embedder(Habits):
             raise ValueError(
                 f"max_length is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
             )
-        self.model: str | os.PathLike[str] | Encoder = model
+        self.model: AnyPath | Encoder = model
         self.given_recipe = recipe
         self.device = device
         self.given_tokenizer = tokenizer

@@ -25,7 +25,7 @@ from minibert.tables.formats import FORMATS
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import matching_files, user_path
+from minibert.utils.files import AnyPath, matching_files, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
 from minibert.utils.settings import with_settings
@@ -70,9 +70,9 @@ def counts(stats: TokenStats) -> dict[str, int]:
 
 
 def embed_file(
-    path: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    path: AnyPath,
+    out: AnyPath,
+    model: AnyPath = "distilbert-base-uncased",
     *,
     column: str | int | None = None,
     column2: str | int | None = None,
@@ -110,7 +110,7 @@ class TextFiles:
     text is read, and ValueError if no file has a text; warns of an empty file among several.
     """
 
-    def __init__(self, path: str | os.PathLike[str], open_file: partial[TextFile]) -> None:
+    def __init__(self, path: AnyPath, open_file: partial[TextFile]) -> None:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
@@ -158,8 +158,8 @@ class TextFiles:
 @with_settings(Recipe)
 def embed_stream(
     texts: Iterable[str] | TextFiles,
-    out: str | os.PathLike[str],
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    out: AnyPath,
+    model: AnyPath = "distilbert-base-uncased",
     *,
     pairs: Iterable[str] | None = None,
     recipe: Recipe = DEFAULT,

@@ -3,6 +3,8 @@
 import pickle
 import sqlite3
 from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,13 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
     assert clone(estimator).set_params(pooling="mean").pooling == "mean"
     with pytest.raises(ValueError, match="choose from"):  # nothing is checked before fit
         estimator.set_params(pooling="mean").fit(TEXTS)
+
+
+def test_the_parameters_are_a_recipes_with_its_defaults() -> None:
+    parameters = signature(minibert.TextFeatures).parameters
+    assert {one.name: one.default for one in fields(minibert.Recipe)} == {
+        name: one.default for name, one in parameters.items() if name not in ("model", "device", "cache")
+    }
 
 
 def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
