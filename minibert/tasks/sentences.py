@@ -223,10 +223,11 @@ def columns_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSe
     """Return the columns, as chosen or named in a header. Raises ValueError for a column that is not there."""
     names = [cell.lower() for cell in first]
     word, tag, sentence = (
-        next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)
+        next((names.index(usual_name) for usual_name in usual if usual_name in names), -1)
+        for usual in (WORDS, TAGS, SENTENCE)
     )
     header = word >= 0 and tag >= 0 and all(row[tag] != first[tag] for row in others)  # a tag may be called ner
-    header = header or any(isinstance(one, str) for one in how.columns or ())
+    header = header or any(isinstance(usual_name, str) for usual_name in how.columns or ())
     if how.columns is not None:
         word, tag = (place_of(column, first, name) for column in how.columns)
     elif not header:

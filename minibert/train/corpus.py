@@ -101,5 +101,5 @@ class CorpusFile:
         """Return the documents of a window as token ids; sentences without tokens are dropped."""
         documents = self.documents(number)
         encodings = tokenizer.encode_each([line for document in documents for line in document])
-        found = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
-        return [document for document in found if document]
+        with_tokens = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
+        return [document for document in with_tokens if document]
