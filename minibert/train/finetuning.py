@@ -97,7 +97,7 @@ class FinetuneRun(Run):
     @property
     def cuts(self) -> list[TruncationWarning]:
         """The warnings of texts that were cut, in the data and in dev."""
-        return [one.cut for one in (self.encoded, self.held_out) if one and one.cut]
+        return [one.truncation for one in (self.encoded, self.held_out) if one and one.truncation]
 
     @property
     def summary(self) -> str:
