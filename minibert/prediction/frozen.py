@@ -49,7 +49,7 @@ CLASSIFIER_FILE = "classifier.safetensors"
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
-RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
+RECIPE = tuple(one.name for one in fields(Recipe) if one.name != "batch_tokens")
 SAMPLED = 8  # rows of given vectors that are computed again
 FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; another text's is much farther
 GRIDS: dict[str, Any] = {

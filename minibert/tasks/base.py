@@ -71,8 +71,10 @@ class Encoded:
     def sha256(self) -> str:
         """The identity of the examples."""
         digest = hashlib.sha256()
-        for one in self.examples:
-            digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
+        for example in self.examples:
+            digest.update(
+                json.dumps([list(example.ids), list(example.segments), dict(example.labels)], default=list).encode()
+            )
         return digest.hexdigest()
 
 

@@ -73,12 +73,14 @@ def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sent
     format = settings.format_of(path)
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
-        found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
-    if not any(found.words):
+        sentences = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
+    if not any(sentences.words):
         raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
     if how.tag_names is None:
-        return found
-    return replace(found, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in found.known_tags])
+        return sentences
+    return replace(
+        sentences, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
+    )
 
 
 def named(tag: str, names: Sequence[str], file: str) -> str:
@@ -121,11 +123,11 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         if len(row) != len(given):
             counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
             raise ValueError(f"{place} has {counts}; each word needs one tag")
-        if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
+        if wrong := [item for item in row if not isinstance(item, str)] + [item for item in given if not is_tag(item)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
         tags.append(list(map(str, given)))
-        numbers = numbers or any(isinstance(one, int) for one in given)
+        numbers = numbers or any(isinstance(item, int) for item in given)
     note = "tags that are numbers are their own names; --tag-names (tag_names=) names them: O,B-PER,..."
     return Sentences(words, tags, notes=(note,) if numbers and how.tag_names is None else ())
 
@@ -277,7 +279,7 @@ def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str, u
         )
     word, tag = rows[0]
     others = {tag for _, tag in rows[1:]} - {OUTSIDE}
-    prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
+    prefixed = [len(other) > 2 and other[0] in PREFIXES and other[1] == "-" for other in (tag, *others)]
     doubtful = (unnamed and is_doubtful(rows)) or (others and all(prefixed[1:]))
     if doubtful and tag != OUTSIDE and not prefixed[0]:
         raise ValueError(

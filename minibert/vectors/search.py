@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import TextOrPair, are_pairs, as_texts
-from minibert.utils.files import regular, user_path
+from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import progress_bar
 from minibert.utils.settings import check_number, with_settings
 from minibert.vectors.embedder import Embedder
@@ -40,7 +40,7 @@ from minibert.vectors.stream import TextFiles
 SCORES = 2**24  # at once: 64 MB
 DEFAULT_MODEL = "distilbert-base-uncased"
 BLOCK = 2**14  # vectors of the corpus at once
-Texts = str | os.PathLike[str] | Sequence[str]  # a file of texts, or texts
+Texts = AnyPath | Sequence[str]  # a file of texts, or texts
 
 
 class Hit(NamedTuple):
@@ -71,7 +71,7 @@ class SearchCorpus:
 
     @classmethod
     def of(
-        cls, corpus: Texts, texts: Texts | None, model: str | os.PathLike[str] | None, device: str, recipe: Recipe
+        cls, corpus: Texts, texts: Texts | None, model: AnyPath | None, device: str, recipe: Recipe
     ) -> "SearchCorpus":
         """Return a corpus from a .npy file, a file of texts, or texts. Raises what `search` raises."""
         if not isinstance(corpus, str | os.PathLike) or not os.fspath(corpus).endswith(".npy"):
@@ -106,9 +106,7 @@ class SearchCorpus:
         return cls(vectors, read, embedder)
 
 
-def embedder_of(
-    path: Path, origin: Origin | None, model: str | os.PathLike[str] | None, device: str, recipe: Recipe
-) -> Embedder:
+def embedder_of(path: Path, origin: Origin | None, model: AnyPath | None, device: str, recipe: Recipe) -> Embedder:
     """Return what makes vectors as in the file. Raises ValueError if it is not known, or did not make the file."""
     if origin is None:
         if model is None:
@@ -133,7 +131,7 @@ def search(
     *,
     top: int = 10,
     texts: Texts | None = None,
-    model: str | os.PathLike[str] | None = None,
+    model: AnyPath | None = None,
     device: str = "auto",
     recipe: Recipe = DEFAULT,
     **settings: Any,
@@ -167,7 +165,7 @@ def mine(
     top: int = 100,
     above: float = -1.0,
     texts: Texts | None = None,
-    model: str | os.PathLike[str] | None = None,
+    model: AnyPath | None = None,
     device: str = "auto",
     recipe: Recipe = DEFAULT,
     **settings: Any,
@@ -201,7 +199,7 @@ def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
         raise FileNotFoundError(f"the texts of {path} were moved ({error}); name their file: texts=") from None
 
 
-def read_file(path: str | os.PathLike[str], **how: Any) -> list[TextOrPair]:
+def read_file(path: AnyPath, **how: Any) -> list[TextOrPair]:
     """Return the texts of a file, or of a pattern of files; how: as tables.reading.TextFile reads them."""
     with closing(TextFiles(path, partial(TextFile, **how))) as texts:
         return list(texts)

@@ -245,8 +245,8 @@ def embedded(
     """Yield chunks with their vectors, (n, D), and token stats, in order. Raises ValueError that names `where`."""
     kept, read = tee(chunks)  # on a GPU the next chunk is tokenized meanwhile
     try:
-        with closing(embedder.tokenized(rows for _, rows in read)) as tokenized:
-            for (table, _), chunk in zip(kept, tokenized, strict=False):
-                yield table, embedder.vectors(chunk.tokens, chunk.rows), chunk.tokens.stats
+        with closing(embedder.chunks(rows for _, rows in read)) as computed:
+            for (table, _), chunk in zip(kept, computed, strict=False):
+                yield table, chunk.vectors, chunk.tokens.stats
     except (ValueError, OSError) as error:
         raise error if where in str(error) else ValueError(f"{where}: {error}") from None
