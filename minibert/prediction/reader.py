@@ -108,8 +108,8 @@ class Reader:
     def encoded(self, data: Any) -> Encoded:
         """Return the examples of the data. Warns of texts that were cut (TruncationWarning), once."""
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
-        if encoded.cut:
-            warnings.warn(encoded.cut, stacklevel=4)
+        if encoded.truncation:
+            warnings.warn(encoded.truncation, stacklevel=4)
         return encoded
 
     def decoded(self, encoded: Encoded, data: Any) -> list[Any]:

@@ -230,7 +230,7 @@ class Vectors(Model):
                     "context_length_exceeded",
                 )
         stats = TokenStats(truncated=sum(len(text) > most for text in texts))
-        return prepared(Tokenized([template.row(self.tokenizer.cut(text, most)) for text in texts], stats))
+        return prepared(Tokenized([template.row(self.tokenizer.truncate(text, most)) for text in texts], stats))
 
     def compute(self, items: list[Tokenized]) -> Matrix:
         """Return vectors, (N, width)."""
@@ -313,7 +313,7 @@ class TaskLabels(Model):
             data = reader.task.from_texts(*([text] for text in texts))
             items.append((data, reader.task.encode(data, reader.tokenizer, reader.labels, reader.max_length)))
         tokens = [sum(len(example.ids) for example in encoded.examples) for _, encoded in items]
-        return items, tokens, sum(encoded.cut.truncated for _, encoded in items if encoded.cut)
+        return items, tokens, sum(encoded.truncation.truncated for _, encoded in items if encoded.truncation)
 
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[Prediction]:
         """Return what `minibert.predict` says of each."""

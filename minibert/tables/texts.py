@@ -154,7 +154,7 @@ def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyTex
     characters = 0
     for text in texts:
         chunk.append(text)
-        characters += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+        characters += len(text) if isinstance(text, str) else sum(map(len, text))
         if len(chunk) == most or characters >= CHARACTERS:
             yield chunk
             chunk, characters = [], 0

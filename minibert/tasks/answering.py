@@ -112,7 +112,7 @@ class Answering(AnsweringSettings, Task):
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
             context = contexts[row.context]
-            question = tokenizer.cut(pieces.ids, max_question)
+            question = tokenizer.truncate(pieces.ids, max_question)
             first = template.second(len(question))
             room = max_length - len(question) - special
             windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
@@ -131,8 +131,10 @@ class Answering(AnsweringSettings, Task):
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
         notes = self.notes_on(data, split, len(examples), lost)
-        cut = TruncationWarning(truncated, len(data), max_question, longest, what="question", left=tokenizer.cuts_left)
-        return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
+        warning = TruncationWarning(
+            truncated, len(data), max_question, longest, what="question", left=tokenizer.truncates_left
+        )
+        return Encoded(examples, notes=notes, truncation=warning if truncated else None, back=back)
 
     def notes_on(self, data: Questions, split: int, windows: int, lost: int) -> tuple[str, ...]:
         """Return notes on questions that were split, and on answers that are lost, repaired or left out."""

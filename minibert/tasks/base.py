@@ -59,7 +59,7 @@ class Encoded:
     examples: list[Example]
     choices: int = 0  # examples per question in multiple choice; 0 in other tasks
     notes: tuple[str, ...] = ()  # for the user: words without tokens, windows
-    cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
+    truncation: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
 
     @property

@@ -142,8 +142,8 @@ class Choice(ChoiceSettings, Task):
         template = tokenizer.template
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
-        cut = longest = 0
-        left = tokenizer.cuts_left
+        truncated = longest = 0
+        left = tokenizer.truncates_left
         firsts = tokenizer.encode_each([" ".join(filter(None, (row.context, row.question))) for row in data])
         seconds = tokenizer.encode_each([choice for row in data for choice in row.choices])
         for question in progress_bar(data, "encoding", unit="question"):
@@ -153,13 +153,13 @@ class Choice(ChoiceSettings, Task):
             for choice in choices:
                 n, m = shares(len(first), len(choice), room)
                 left = left or n < len(first)
-                ids = template.row(first[len(first) - n :], tokenizer.cut(choice, m))
+                ids = template.row(first[len(first) - n :], tokenizer.truncate(choice, m))
                 examples.append(Example(ids, template.segments(n, m), known))
             tokens = len(first) + max(map(len, choices))
-            cut += tokens > room
+            truncated += tokens > room
             longest = max(longest, tokens + max_length - room)
-        warning = TruncationWarning(cut, len(data), max_length, longest, what="question", left=left)
-        return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
+        warning = TruncationWarning(truncated, len(data), max_length, longest, what="question", left=left)
+        return Encoded(examples, choices=len(data[0].choices) if data else 0, truncation=warning if truncated else None)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]

@@ -198,14 +198,10 @@ class Classification(ClassificationSettings, Task):
             target = self.label_type.target
             targets = [{"labels": target(label, numbers, data.place(row))} for row, label in enumerate(data.labels)]
         tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
-        second = tokens.second or map(len, tokens.ids)  # the first token of the second text
+        examples = list(map(Example, tokens.ids, tokens.segments(), targets))
         stats = tokens.stats
-        examples = [
-            Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
-            for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
-        ]
         tokenizer.warn(replace(stats, truncated=0), max_length)
-        return Encoded(examples, cut=stats.cut(max_length, tokenizer.cuts_left))
+        return Encoded(examples, truncation=stats.truncation(max_length, tokenizer.truncates_left))
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]

@@ -197,7 +197,7 @@ class Embedding(EmbeddingSettings, Task):
             if data.similarity is not None:
                 targets["similarity"] = data.similarity[row] / unit
             examples += [Example(one, [0] * len(one), targets) for one in texts]
-        return Encoded(examples, choices=len(ids), cut=stats.cut(max_length, tokenizer.cuts_left))
+        return Encoded(examples, choices=len(ids), truncation=stats.truncation(max_length, tokenizer.truncates_left))
 
     def step_loss(self, vectors: Tensor, numbers: Tensor, similarity: Tensor | None) -> Tensor:
         """Return the loss of all rows of a step, (N,C,D), (N,C), (N) -> ()."""

@@ -308,8 +308,8 @@ def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> I
     """Yield the ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
     room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []
-    for ids, _ in tokenizer.encode_ids(document):
-        left += ids
+    for encoding in tokenizer.encode_each(document, details=False):
+        left += encoding.ids
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))
         left = left[full:]

@@ -97,7 +97,7 @@ class FinetuneRun(Run):
     @property
     def cuts(self) -> list[TruncationWarning]:
         """The warnings of texts that were cut, in the data and in dev."""
-        return [encoded.cut for encoded in (self.encoded, self.held_out) if encoded and encoded.cut]
+        return [encoded.truncation for encoded in (self.encoded, self.held_out) if encoded and encoded.truncation]
 
     @property
     def summary(self) -> str:
