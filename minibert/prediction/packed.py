@@ -169,8 +169,8 @@ def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:
     weights = {name: weight for name, weight in encoder.layers.named_parameters(prefix="layers")}
     weights = {name: weight for name, weight in weights.items() if name.rpartition(".")[0] in linear}
     # torch leaves Function.apply untyped.
-    found = CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
-    return {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
+    copies = CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
+    return {f"model.{name}": weight for name, weight in zip(weights, copies, strict=True)}
 
 
 class CastTogether(torch.autograd.Function):
