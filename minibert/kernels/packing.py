@@ -201,7 +201,8 @@ class PackedTexts(Packed):
 
     def by_group(self, x: Tensor) -> list[Tensor]:
         """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""
-        return pad_groups(x, self.groups if len(x) == len(self.ids) else self.read_groups)
+        all_tokens = len(x) == len(self.ids)
+        return pad_groups(x, self.groups if all_tokens else [Group(group.rows, 1) for group in self.groups])
 
     def pad(self, x: Tensor) -> Tensor:
         """(T, ...) -> (B, longest, ...), zeros for padding: fewer kernels than one for each group."""
