@@ -99,7 +99,13 @@ class Int8Linear(Linear):
     def multiply(self, x: Quantized) -> Tensor:
         """(T,in) -> (T,out)."""
         values, scale = x
-        scales = 1.0, self.zero_point, self.weight, self.scale, self.weight_zeros  # of the values, and of W
+        scales = (
+            1.0,
+            self.zero_point,
+            self.weight,
+            self.scale,
+            self.weight_zeros,
+        )  # scale and zero point of the values, then of the weight
         y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
         torch.addcmul(self.bias, y, scale, out=y)
         if self.activation == "gelu":
