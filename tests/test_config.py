@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import every_family, every_wrong_number, small_config
+from support.models import every_family, small_config
 
 from minibert.activations import ACTIVATION
 from minibert.checkpoints.load import names_in_file
@@ -97,6 +97,8 @@ def test_labels_without_a_text_as_name_are_kept_as_transformers_keeps_them() -> 
 
 
 LARGEST = "at least [01] and at most (16777216|4096)$"
+WRONG_NUMBERS: list[Any] = [10**400, float("inf"), float("nan"), -1, 0.5, True, "5", [[1]]]
+NAMED = ("model_type", "position_embedding_type", "hidden_act", "problem_type", "is_decoder")
 BAD_LABELS: list[Any] = [2, "positive", ["no", "yes"], {"one": "yes"}, {"-1": "no"}]
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
@@ -124,6 +126,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     *(({name: size}, f"^{name} is .*must be an int$") for name in SIZES for size in (True, 1e39, "12", [2], {})),
     *(({name: x}, f"^{name} is .*at most 1$") for name in FRACTIONS for x in (float("nan"), -1e-12, 1.5, float("inf"))),
     *(({name: value}, f"^{name} is .*a number$") for name in FRACTIONS for value in (True, "0.1", [0.1])),
+    *(
+        ({"model_type": "ernie", "use_task_id": True, "task_type_vocab_size": x}, r"task_type_vocab_size is .{1,60};")
+        for x in WRONG_NUMBERS
+    ),
+    # An error shows only the beginning of a long value.
+    *(({key: "x" * 100_000}, rf"^.{{,200}}{key}.{{,80}}\(100,000 characters\).{{,330}}$") for key in NAMED),
     *(({"model_type": "distilbert", "qa_dropout": x}, "at least 0 and at most 1$") for x in (float("nan"), -0.1, 1.5)),
 ]
 
@@ -269,19 +277,6 @@ def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family: Fami
         assert len(str(error).splitlines()) == 1
     else:
         assert Config.from_dict(config.to_dict()) == config
-
-
-@every_wrong_number
-def test_a_number_of_tasks_that_cannot_be_is_refused_by_name(value: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"task_type_vocab_size is .{1,60};"):
-        read(ERNIE, use_task_id=True, task_type_vocab_size=value)
-
-
-@pytest.mark.parametrize("key", ["model_type", "position_embedding_type", "hidden_act", "problem_type", "is_decoder"])
-def test_an_error_shows_only_the_beginning_of_a_long_value(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"{key} .*\(100,000 characters\)") as refused:
-        bert(**{key: "x" * 100_000})
-    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize(
