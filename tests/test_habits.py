@@ -110,8 +110,6 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: mini
         ("encode", {"text": TEXT, "pair": PAIR, "add_special_tokens": False}, "SEP"),
         ("encode", {"text": TEXT, "add_special_tokens": False, "stride": 3}, "stride"),
         ("tokenize", {"text": 3}, r"row 0 .*\bint\b"),
-        ("__call__", {"texts": "good film " * 40, "truncation": False}, r"\b82\b.*max_length 20"),
-        ("__call__", {"texts": TEXT, "pairs": PAIR, "truncation": "only_second"}, "truncation is 'only_second'"),
     ],
 )
 def test_what_a_tokenizer_cannot_do_is_refused(
