@@ -25,7 +25,7 @@ API_KEY = "MINIBERT_API_KEY"
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
     add_device(parser)
-    add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"))
+    add_options(parser, Recipe, skip=("long", "stride", "missing", "batch_tokens"))
     add_options(parser, ServerSettings)
 
 

@@ -49,7 +49,7 @@ CLASSIFIER_FILE = "classifier.safetensors"
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
-RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation"))
+RECIPE = tuple(one.name for one in fields(Recipe) if one.name != "batch_tokens")
 SAMPLED = 8  # rows of given vectors that are computed again
 FARTHEST = 0.05  # relative distance of a vector to its bfloat16 version; another text's is much farther
 GRIDS: dict[str, Any] = {
@@ -255,12 +255,12 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
     """Return the values of C to try: of a named grid, or as given; text such as "0.1,1" too."""
     values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
-        found = [float(C) for C in values]
+        candidates = [float(C) for C in values]
     except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
-        found = []
-    if not found or not all(0 < C < math.inf for C in found):
+        candidates = []
+    if not candidates or not all(0 < C < math.inf for C in candidates):
         raise ValueError(f"grid is {brief(grid)}; it must be {', '.join(GRIDS)} or values of C above 0, such as 0.1,1")
-    return found
+    return candidates
 
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
@@ -298,13 +298,13 @@ def score_table(classifier: Classifier) -> str:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
     rows = [
         [
-            f"{one.C:g}",
-            f"{one.mean:.4f}",
-            f"{one.std:.4f}",
-            f"{one.loss:.4f}",
-            "chosen" * (classifier.head[-1].C == one.C),
+            f"{score.C:g}",
+            f"{score.mean:.4f}",
+            f"{score.std:.4f}",
+            f"{score.loss:.4f}",
+            "chosen" * (classifier.head[-1].C == score.C),
         ]
-        for one in classifier.scores
+        for score in classifier.scores
     ]
     columns = ["C", "mean", "std", "log loss", f"over {classifier.folds} folds"]
     return beside("accuracy", table([columns, *rows], left=0))

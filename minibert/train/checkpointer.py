@@ -36,9 +36,8 @@ from minibert.utils.files import final_name, lock_file, read_json, regular, writ
 from minibert.utils.outputs import OTHER
 
 RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
-HISTORY = "history.jsonl"  # the losses and scores of a run that an earlier version began
 STATE = re.compile(r"state-\d{8,}\.safetensors")
-RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
+RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
 CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
@@ -149,7 +148,7 @@ class Checkpointer:
         for path in reversed(states(self.folder)):
             try:
                 tensors, metadata = read_checked(path)
-                progress = read_progress(self.folder, tensors, json.loads(metadata["progress"]))
+                progress = read_progress(tensors, json.loads(metadata["progress"]))
                 self.restore(tensors, model, optimizer)
             except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
                 unreadable.append(path)
@@ -257,18 +256,9 @@ class Checkpointer:
         return tensors
 
 
-def read_progress(folder: Path, tensors: dict[str, Tensor], kept: dict[str, Any]) -> Progress:
-    """Return the progress of a state: its curves are tensors. Raises ValueError if HISTORY is needed and damaged."""
+def read_progress(tensors: dict[str, Tensor], kept: dict[str, Any]) -> Progress:
+    """Return the progress of a state: its curves are tensors."""
     curves = {name.removeprefix("term "): tensors[name].tolist() for name in tensors if re.match("curve$|term ", name)}
-    if "history" in kept:
-        size, crc = kept.pop("history")
-        content = (folder / HISTORY).read_bytes()[:size]
-        if zlib.crc32(content) != crc:
-            raise ValueError(f"{folder / HISTORY} is damaged")
-        for line in map(json.loads, content.splitlines()):
-            for name, values in line.items():
-                curves.setdefault(name, []).extend(values)
-        kept["scores"] = curves.pop("scores")
     return Progress(**kept, curve=curves.pop("curve"), terms=curves)
 
 

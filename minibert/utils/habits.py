@@ -80,6 +80,7 @@ ARGUMENTS = {
     "prompt": "write it before each text",
     "prompt_name": "write the prompt before each text",
     "truncate_dim": "use dimensions=",
+    "truncation": "use long='cut', 'error' or 'windows'",
     "output_value": "minibert.load(name)(**batch) returns the states of all tokens",
     "model_name_or_path": "use model=",
     "torch_dtype": "use dtype=",

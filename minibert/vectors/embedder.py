@@ -35,6 +35,7 @@ from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
+from minibert.utils.files import AnyPath
 from minibert.utils.habits import Habits
 from minibert.utils.printing import brief, progress_bar
 from minibert.utils.settings import with_settings
@@ -51,7 +52,7 @@ COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 @with_settings(Recipe)
 def embed(
     texts: object,
-    model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
+    model: AnyPath | Encoder | SentenceVectors = "distilbert-base-uncased",
     *,
     pairs: object = None,
     recipe: Recipe = DEFAULT,
@@ -77,11 +78,12 @@ def embed(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts or pairs with their row numbers and their ids."""
+    """Texts or pairs with their row numbers, their ids and their vectors, (n, width)."""
 
     rows: range
     texts: list[TextOrPair]
     tokens: Tokenized
+    vectors: Matrix
 
 
 class Embedder(Habits):
@@ -100,7 +102,7 @@ class Embedder(Habits):
     @with_settings(Recipe)
     def __init__(
         self,
-        model: str | os.PathLike[str] | Encoder | SentenceVectors = "distilbert-base-uncased",
+        model: AnyPath | Encoder | SentenceVectors = "distilbert-base-uncased",
         recipe: Recipe = DEFAULT,
         device: str | torch.device = "auto",
         tokenizer: Tokenizer | None = None,
@@ -129,7 +131,7 @@ class Embedder(Habits):
             raise ValueError(
                 f"max_length is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
             )
-        self.model: str | os.PathLike[str] | Encoder = model
+        self.model: AnyPath | Encoder = model
         self.given_recipe = recipe
         self.device = device
         self.given_tokenizer = tokenizer
@@ -238,29 +240,34 @@ class Embedder(Habits):
         size = TEXTS if self.engine.device.type == "cpu" else GPU_TEXTS
         several = len(rows) > size
         bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True, show=several)
-        with bar, closing(self.tokenized(chunked(rows, size))) as chunks:
+        with bar, closing(self.chunks(chunked(rows, size), progress=not several)) as chunks:
             for chunk in chunks:
-                found = self.vectors(chunk.tokens, chunk.rows, progress=not several)
-                vectors[chunk.rows.start : chunk.rows.stop] = found
+                vectors[chunk.rows.start : chunk.rows.stop] = chunk.vectors
                 stats += chunk.tokens.stats
                 bar.update(len(chunk.rows))
         self.warn(stats)
         return vectors
 
-    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Chunk, None, None]:
-        """Yield chunks of texts with their ids; `first`: the row of the first text.
+    def chunks(
+        self, texts: Iterable[list[TextOrPair]], first: int = 0, *, progress: bool = False
+    ) -> Generator[Chunk, None, None]:
+        """Yield chunks of texts with their ids and vectors: what every way from texts to vectors goes through.
 
-        On a GPU a thread tokenizes the next chunk while this one is computed. On a CPU both would compete for the same
-        cores, and tokenizing takes only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
+        first: the row of the first text. On a GPU a thread tokenizes the next chunk while this one is computed. On a
+        CPU both would compete for the same cores, and tokenizing takes only 1 % of the processor time (SST-2,
+        all-MiniLM-L6-v2, float32). Raises what `vectors` raises.
         """
 
-        def tokenize(texts: list[TextOrPair]) -> Chunk:
+        def tokenize(texts: list[TextOrPair]) -> tuple[range, list[TextOrPair], Tokenized]:
             nonlocal first
             rows = range(first, first + len(texts))
             first = rows.stop  # called in order, by one thread at a time
-            return Chunk(rows, texts, self.ids(texts, rows.start))
+            return rows, texts, self.ids(texts, rows.start)
 
-        yield from map(tokenize, texts) if self.engine.device.type == "cpu" else map_ahead(tokenize, texts)
+        on_cpu = self.engine.device.type == "cpu"
+        with closing((tokenize(some) for some in texts) if on_cpu else map_ahead(tokenize, texts)) as tokenized:
+            for rows, some, tokens in tokenized:
+                yield Chunk(rows, some, tokens, self.vectors(tokens, rows, progress=progress))
 
     @with_settings()
     def encode(
@@ -391,10 +398,10 @@ def engine_of(encoder: Encoder, precision: str) -> Engine:
     a change; one number per row and column shows a write through `.data`, which torch does not count.
     """
     parameters = list(encoder.parameters())
-    if any(one.is_inference() for one in parameters):  # torch does not count their writes
+    if any(weights.is_inference() for weights in parameters):  # torch does not count their writes
         return Engine(encoder, precision)
-    places = [(one.data_ptr(), one._version, one.dtype, one.shape) for one in parameters]
-    sampled = torch.cat([spread(one.detach()) for one in parameters]).nan_to_num()
+    places = [(weights.data_ptr(), weights._version, weights.dtype, weights.shape) for weights in parameters]
+    sampled = torch.cat([spread(weights.detach()) for weights in parameters]).nan_to_num()
     now = (precision, encoder.config, encoder.pooler is None, places)
     known = ENGINES.get(encoder)
     if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):

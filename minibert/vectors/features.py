@@ -6,12 +6,11 @@ vector, on disk with a checksum. Its key is the sha256 of everything that determ
 
 import hashlib
 import json
-import os
 import sqlite3
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
 from typing import Any, Self
@@ -23,7 +22,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from minibert.tables.texts import TEXTS, are_pairs, as_texts_or_pairs
-from minibert.utils.files import user_path
+from minibert.utils.files import AnyPath, user_path
 from minibert.utils.printing import progress_bar
 from minibert.utils.settings import with_settings
 from minibert.vectors.embedder import Embedder
@@ -62,15 +61,15 @@ class DiskRows:
     If the file cannot be read or written (no rights, disk full, damaged), one warning says so and nothing is kept.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: AnyPath) -> None:
         self.path = user_path(folder) / "rows.sqlite"
         self.usable = True
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
         """Return the rows that are there and whole."""
         command = "SELECT vector FROM rows WHERE key = ?"
-        found = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
-        return {key: row[:-4] for key, row in found if isinstance(row, bytes) and row == summed(key, row[:-4])}
+        stored = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
+        return {key: row[:-4] for key, row in stored if isinstance(row, bytes) and row == summed(key, row[:-4])}
 
     def write(self, rows: dict[bytes, bytes]) -> None:
         """Add rows, all of them or none."""
@@ -125,20 +124,39 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
-    @with_settings(Recipe)
+    @with_settings()
     def __init__(
         self,
-        model: str | os.PathLike[str] = "distilbert-base-uncased",
+        model: AnyPath = "distilbert-base-uncased",
         *,
         device: str | torch.device = "auto",
-        cache: str | os.PathLike[str] | None = None,
-        **settings: Any,
+        cache: AnyPath | None = None,
+        pooling: str = "auto",
+        layers: int | Sequence[int] = (-1,),
+        combine: str = "concat",
+        precision: str = "float32",
+        long: str = "cut",
+        stride: int | None = None,
+        missing: str = "error",
+        batch_tokens: int | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        max_length: int | None = None,
     ) -> None:
         self.model = model
         self.device = device
         self.cache = cache
-        defaults = {one.name: one.default for one in fields(Recipe)}
-        self.__dict__.update(defaults | settings)
+        self.pooling = pooling
+        self.layers = layers
+        self.combine = combine
+        self.precision = precision
+        self.long = long
+        self.stride = stride
+        self.missing = missing
+        self.batch_tokens = batch_tokens
+        self.normalize = normalize
+        self.dimensions = dimensions
+        self.max_length = max_length
 
     @classmethod
     def of(cls, embedder: Embedder, pairs: bool = False) -> Self:
@@ -179,8 +197,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         embedder.expected = {"weights": self.weights_sha256_, "tokenizer": self.tokenizer_fingerprint_}
         rows = as_texts_or_pairs(X, missing=self.missing)
         if rows and are_pairs(rows) != self.pairs_:
-            found, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
-            raise ValueError(f"these are {found}, and it was fitted on {fitted}; pass {fitted}, or fit again")
+            given, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
+            raise ValueError(f"these are {given}, and it was fitted on {fitted}; pass {fitted}, or fit again")
 
         store = MEMORY if self.cache is None else DiskRows(self.cache)
         settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()

@@ -178,13 +178,13 @@ class Parts:
             "use the earlier texts, or start again (restart=True)"
         )
 
-    def add(self, number: int, chunk: Chunk, vectors: Matrix) -> None:
+    def add(self, number: int, chunk: Chunk) -> None:
         """Write a part, (n, D). Raises ValueError for a number beyond its dtype."""
         with np.errstate(over="ignore"):
-            rows = vectors.astype(self.dtype)
+            rows = chunk.vectors.astype(self.dtype)
         for row, column in np.argwhere(np.isinf(rows)):
             raise ValueError(
-                f"row {chunk.rows[row]} has the number {vectors[row, column]:.6g}, and {self.dtype} ends at "
+                f"row {chunk.rows[row]} has the number {chunk.vectors[row, column]:.6g}, and {self.dtype} ends at "
                 f"{np.finfo(self.dtype).max:.6g}; use dtype float32"
             )
         stats, hashes = chunk.tokens.stats, hashes_of(chunk.texts)

@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import final_name, user_path
+from minibert.utils.files import AnyPath, final_name, user_path
 from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
 from minibert.utils.settings import with_settings
@@ -81,9 +81,9 @@ class Embedded(Summary):
 
 @with_settings(Recipe)
 def embed_shards(
-    pattern: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    pattern: AnyPath,
+    out: AnyPath,
+    model: AnyPath = "distilbert-base-uncased",
     *,
     text: str | int | None = None,
     pair: str | int | None = None,
@@ -127,7 +127,7 @@ def embed_shards(
     return summary(out, shards, done, resumed, embedder)
 
 
-def identified(model: str | os.PathLike[str], recipe: Recipe, device: str | torch.device) -> Embedder:
+def identified(model: AnyPath, recipe: Recipe, device: str | torch.device) -> Embedder:
     """Return an embedder that each worker loads and whose hashes it checks; here it needs no GPU."""
     name = os.path.abspath(model) if os.path.isdir(model) else model
     if str(device).startswith("cuda"):
@@ -143,7 +143,7 @@ def remove_unfinished(folder: Path, outputs: Sequence[Path]) -> None:
 
 
 def summary(
-    out: str | os.PathLike[str], shards: list[Shard], done: dict[Shard, TokenStats], resumed: int, embedder: Embedder
+    out: AnyPath, shards: list[Shard], done: dict[Shard, TokenStats], resumed: int, embedder: Embedder
 ) -> Embedded:
     """Return what was written, after a warning if texts were cut."""
     stats = sum(done.values(), TokenStats())

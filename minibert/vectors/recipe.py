@@ -36,7 +36,6 @@ class Recipe(Settings):
     long: a text longer than the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in
     "windows" of max_length tokens, whose vectors are averaged, weighted by their number of text tokens.
     stride: text tokens from the start of one window to the next; None: half a window.
-    truncation: the older name of `long`: "error" turns "cut" into "error", "warn" leaves it to `long`.
     missing: None and NaN are refused ("error") or read as empty texts ("empty").
     batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory. None: 4,096 on a
     CPU, 16,384 on MPS, 65,536 on CUDA.
@@ -69,9 +68,6 @@ class Recipe(Settings):
         metavar="HOW",
     )
     stride: int | None = setting(None, "tokens from one window to the next (half a window)", minimum=1)
-    truncation: str = setting(
-        "warn", "the older name of --long: warn (cut) or error", choices=("warn", "error"), metavar="HOW"
-    )
     missing: str = setting("error", "missing texts: {choices}", choices=("error", "empty"), metavar="HOW")
     batch_tokens: int | None = setting(None, "tokens in a batch (4096; MPS 16384, CUDA 65536)", minimum=1)
     normalize: bool | None = setting(None, "scale vectors to length 1 (no; with --pooling auto as stated)")
@@ -87,8 +83,6 @@ class Recipe(Settings):
             )
         check(self)
         object.__setattr__(self, "layers", as_layers(self.layers))
-        if self.truncation == "error" and self.long == "cut":
-            object.__setattr__(self, "long", "error")
         if self.stride is not None and self.long != "windows":
             raise ValueError(f"stride is {self.stride} and long is {self.long!r}; it needs long='windows'")
 

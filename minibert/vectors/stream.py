@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import has_magic
-from itertools import chain, groupby, islice
+from itertools import chain, count, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from minibert.tables.formats import FORMATS
 from minibert.tables.reading import TextFile
 from minibert.tables.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import matching_files, user_path
+from minibert.utils.files import AnyPath, matching_files, user_path
 from minibert.utils.outputs import check_file
 from minibert.utils.printing import brief, progress_bar
 from minibert.utils.settings import with_settings
-from minibert.vectors.embedder import Chunk, Embedder
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.parts import Parts, part_folder
-from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 DTYPES = ("float32", "float16")
@@ -71,9 +70,9 @@ def counts(stats: TokenStats) -> dict[str, int]:
 
 
 def embed_file(
-    path: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    path: AnyPath,
+    out: AnyPath,
+    model: AnyPath = "distilbert-base-uncased",
     *,
     column: str | int | None = None,
     column2: str | int | None = None,
@@ -111,7 +110,7 @@ class TextFiles:
     text is read, and ValueError if no file has a text; warns of an empty file among several.
     """
 
-    def __init__(self, path: str | os.PathLike[str], open_file: partial[TextFile]) -> None:
+    def __init__(self, path: AnyPath, open_file: partial[TextFile]) -> None:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
@@ -159,8 +158,8 @@ class TextFiles:
 @with_settings(Recipe)
 def embed_stream(
     texts: Iterable[str] | TextFiles,
-    out: str | os.PathLike[str],
-    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    out: AnyPath,
+    model: AnyPath = "distilbert-base-uncased",
     *,
     pairs: Iterable[str] | None = None,
     recipe: Recipe = DEFAULT,
@@ -252,23 +251,25 @@ def fill(
         for done, group in groupby(enumerate(chunks), parts.holds):
             if done:
                 continue
-            first = len(parts.stats)
-            with closing(embedder.tokenized((texts for _, texts in group), first=parts.rows)) as tokenized:
-                for number, new in enumerate(tokenized, first):
+            numbers = count(len(parts.stats))
+            new = embedder.chunks((texts for _, texts in group), first=parts.rows)
+            with closing(new), kept(parts):
+                for number, chunk in zip(numbers, new, strict=False):  # count has no end
                     if cosine is None and embedder.engine.precision == "int8":
-                        cosine = embedder.float32_cosine(new.tokens)
-                    parts.add(number, new, vectors_of(new, embedder, parts))
-                    computed += len(new.rows)
+                        cosine = embedder.float32_cosine(chunk.tokens)
+                    parts.add(number, chunk)
+                    computed += len(chunk.rows)
                     bar.update((file.position if file else parts.rows) - bar.n)
     return computed, cosine
 
 
-def vectors_of(chunk: Chunk, embedder: Embedder, parts: Parts) -> Matrix:
-    """Return the vectors of a chunk, (n, D). Raises RuntimeError if a text needs too much memory."""
+@contextmanager
+def kept(parts: Parts) -> Iterator[None]:
+    """Make running out of memory within the block say from which row on, and how many rows are kept."""
     try:
-        return embedder.vectors(chunk.tokens, chunk.rows)
+        yield
     except torch.OutOfMemoryError as error:  # with a single text in a batch
         raise RuntimeError(
-            f"not enough memory for the longest text from row {chunk.rows.start} on; {parts.rows:,} rows are kept, and "
-            f"the same command continues on a device with more memory: {error}"
+            f"not enough memory for the longest text from row {parts.rows} on; {parts.rows:,} rows are kept, and the "
+            f"same command continues on a device with more memory: {error}"
         ) from error

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from minibert.tasks.classification import Classification
 from minibert.train import checkpointer, loop
 from minibert.train.checkpointer import (
     BEST,
-    HISTORY,
     Checkpointer,
     crc32,
     read_checked,
@@ -104,7 +102,7 @@ def metadata_of(path: Path) -> Any:
 def progress_of(folder: Path) -> loop.Progress:
     """The progress of the last state."""
     tensors, metadata = read_checked(folder / states(folder)[-1])
-    return read_progress(folder, tensors, json.loads(metadata["progress"]))
+    return read_progress(tensors, json.loads(metadata["progress"]))
 
 
 def assert_ended_alike(folder: Path, whole: Path) -> None:
@@ -235,51 +233,20 @@ def test_of_a_last_state_that_is_damaged_a_warning_tells_and_the_one_before_it_i
     assert_ended_alike(tmp_path, whole)
 
 
-def write_as_the_version_before(folder: Path) -> None:
-    """Move losses and scores from the last state, the only one that stays, to a file of their own, in two lines."""
-    progress, (*others, last) = progress_of(folder), [folder / name for name in states(folder)]
-    for other in others:
-        other.unlink()
-    lists = {"curve": progress.curve, "scores": progress.scores, **progress.terms}
-    lines = [{name: values[part] for name, values in lists.items()} for part in (slice(3), slice(3, None))]
-    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    (folder / HISTORY).write_bytes(content + b"after that state")
-    kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best")}
-    stored = json.dumps(kept | {"history": (len(content), zlib.crc32(content))})
-    tensors = {name: x for name, x in load_file(last).items() if name != "curve" and not name.startswith("term ")}
-    save_file(tensors, last, metadata={"progress": stored, "crc32": crc32(tensors, stored)})
-
-
-def test_a_run_of_the_version_before_is_resumed_bit_for_bit_and_removed_whole(
-    checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
+def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
+    checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    shutil.copytree(killed, folder)
-    write_as_the_version_before(folder)
-    assert run(checkpoint, folder, every=1) == [6, 7, 8, 9]
-    assert_ended_alike(folder, whole)
-    remove_run(folder)
-    assert not folder.exists()
-
-
-def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
-    checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
-) -> None:
-    earlier, both = tmp_path / "earlier", tmp_path / "both"
-    shutil.copytree(killed, earlier)
-    write_as_the_version_before(earlier)
-    flip(earlier / HISTORY, 50)
-    shutil.copytree(whole, both)
-    for name in states(both):
-        flip(both / name, -1000)
-    for folder, words in ((earlier, f"state-00000005.*{HISTORY}"), (both, "state-0000000[89].*checksum")):
-        before = sorted(folder.iterdir())
-        with (
-            pytest.warns(UserWarning, match=rf"{folder}/{words}"),
-            pytest.raises(ValueError, match=rf"{folder} .*restart=True"),
-        ):
-            run(checkpoint, folder)
-        assert sorted(folder.iterdir()) == before
+    shutil.copytree(whole, folder)
+    for name in states(folder):
+        flip(folder / name, -1000)
+    before = sorted(folder.iterdir())
+    with (
+        pytest.warns(UserWarning, match=rf"{folder}/state-0000000[89].*checksum"),
+        pytest.raises(ValueError, match=rf"{folder} .*restart=True"),
+    ):
+        run(checkpoint, folder)
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
@@ -350,7 +317,7 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
         {"run_config.json": ""},
         {"run_config.json": '{"lr": 0.1}', "state-00000001.safetensors": "x", "best.safetensors": "x"},
         {"run_config.json": "[]", "windows.txt": "broken"},
-        {"run_config.json": '{"minibert": "0.1.0"}', "state-00000001.safetensors": "x", "history.jsonl": "x"},
+        {"run_config.json": '{"minibert": "0.1.0"}', "state-00000001.safetensors": "x", "windows.txt": "x"},
         {"run_config.json": '{"minibert": "0.1.0"}', "best.safetensors": "x", "lock": "minibert\n"},
         {"run_config.json": json.dumps(CONFIG | {"minibert": "0.1.0"}), "state-00000001.safetensors": "x"},
         {"run_config.json": json.dumps(CONFIG), "state-00000001.safetensors": "x", "lock": "yarn"},
@@ -369,7 +336,7 @@ def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 
-@pytest.mark.parametrize("name", ["lock", BEST, HISTORY, "state-00000005.safetensors", "run_config.json"])
+@pytest.mark.parametrize("name", ["lock", BEST, "state-00000005.safetensors", "run_config.json"])
 def test_a_pipe_in_the_folder_of_a_run_is_refused_at_once(name: str, begun: Path) -> None:
     (begun / name).unlink(missing_ok=True)
     os.mkfifo(begun / name)

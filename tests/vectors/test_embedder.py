@@ -126,7 +126,7 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Pa
     other = [
         minibert.Recipe("max", (0, -1)),
         minibert.Recipe("mean"),
-        minibert.Recipe("mean", (0, -1), truncation="error"),
+        minibert.Recipe("mean", (0, -1), long="error"),
     ]
     assert all(minibert.Embedder(folder, recipe).identity != identity for recipe in other)
 
@@ -178,7 +178,7 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
 
 def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> None:
     tokenizer = minibert.load_tokenizer(checkpoint, max_length=5)
-    embedder = minibert.Embedder(checkpoint, minibert.Recipe(truncation="error"), tokenizer=tokenizer)
+    embedder = minibert.Embedder(checkpoint, minibert.Recipe(long="error"), tokenizer=tokenizer)
     assert embedder.identity["max_length"] == 5
     with pytest.raises(ValueError, match=r"row 0 .* 6 tokens"):
         pickle.loads(pickle.dumps(embedder))(["good good good good"])
@@ -245,9 +245,10 @@ def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder, texts = minibert.Embedder(checkpoint), TEXTS * 11
-    here = list(embedder.tokenized(chunked(texts, 8), first=7))
+    monkeypatch.setattr(embedder, "vectors", lambda tokens, rows, progress: len(tokens.ids))
+    here = list(embedder.chunks(chunked(texts, 8), first=7))
     monkeypatch.setattr(embedder.engine, "device", torch.device("meta"))
-    assert list(embedder.tokenized(chunked(texts, 8), first=7)) == here
+    assert list(embedder.chunks(chunked(texts, 8), first=7)) == here
     assert [portion.rows.start for portion in here] == [7, 15, 23, 31, 39, 47]
     assert [ids for portion in here for ids in portion.tokens.ids] == embedder.tokenizer.ids(texts)
 

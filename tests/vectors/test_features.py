@@ -3,6 +3,8 @@
 import pickle
 import sqlite3
 from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,6 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         "batch_tokens": -5,
         "long": "?",
         "stride": -5,
-        "truncation": "?",
         "cache": 3,
         "missing": "?",
         "normalize": "?",
@@ -55,6 +56,13 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
     assert clone(estimator).set_params(pooling="mean").pooling == "mean"
     with pytest.raises(ValueError, match="choose from"):  # nothing is checked before fit
         estimator.set_params(pooling="mean").fit(TEXTS)
+
+
+def test_the_parameters_are_a_recipes_with_its_defaults() -> None:
+    parameters = signature(minibert.TextFeatures).parameters
+    assert {one.name: one.default for one in fields(minibert.Recipe)} == {
+        name: one.default for name, one in parameters.items() if name not in ("model", "device", "cache")
+    }
 
 
 def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
@@ -117,7 +125,6 @@ def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
         ({"layers": (-2,)}, 2),
         ({"layers": (-2, -1)}, 2),
         ({"layers": (-2, -1), "combine": "sum"}, 2),
-        ({"truncation": "error"}, 2),
         ({"layers": (6,)}, 1),
         ({"layers": -1}, 1),
         ({"batch_tokens": 100}, 1),
@@ -145,7 +152,7 @@ def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
 
 
 def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(computed: list[int]) -> None:
-    estimator = minibert.TextFeatures(NAME, truncation="error").fit(TEXTS)
+    estimator = minibert.TextFeatures(NAME, long="error").fit(TEXTS)
     estimator.transform(TEXTS)
     with pytest.raises(ValueError, match=r"row 6 .*602 tokens"):
         estimator.transform([*TEXTS, "word " * 600])

@@ -47,10 +47,9 @@ def test_a_wrong_setting_is_refused_by_name_and_value(
         Recipe(**settings)
 
 
-def test_truncation_is_the_older_name_of_long() -> None:
-    assert Recipe(truncation="error").long == "error" and Recipe(truncation="warn") == Recipe(long="cut")
-    assert Recipe(truncation="warn", long="windows").long == "windows"  # "warn", the default, leaves it to long
-    assert Recipe(truncation="error", long="windows").long == "windows"  # windows cut nothing
+def test_truncation_of_transformers_is_answered_by_long() -> None:
+    with pytest.raises(TypeError, match=r"truncation.*long="):
+        Recipe(truncation="error")  # type: ignore[call-arg]  # its name there
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.text.tokenized import TokenStats, TruncationWarning
+from minibert.vectors.embedder import Chunk
 from minibert.vectors.parts import NPY_START, Parts
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
@@ -76,10 +77,10 @@ def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
 
 def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
     parts = Parts(tmp_path, 2, "float16", {})
-    one, two = (Mock(rows=rows, texts=["a"], tokens=Mock(stats=TokenStats(texts=1))) for rows in ([0], [1, 2]))
-    parts.add(0, one, np.array([[65519, -65519]], np.float32))
+    tokens = Mock(stats=TokenStats(texts=1))
+    parts.add(0, Chunk(range(1), ["a"], tokens, np.array([[65519, -65519]], np.float32)))
     with pytest.raises(ValueError, match=r"row 2 .* 65520\b.*float16 .* 65504\b.*float32"):
-        parts.add(1, two, np.array([[0, 1], [1, 65520]], np.float32))
+        parts.add(1, Chunk(range(1, 3), ["a"], tokens, np.array([[0, 1], [1, 65520]], np.float32)))
     assert parts.rows == 1
 
 
@@ -89,7 +90,7 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
         ({"texts": [*TEXTS[:20], None]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], 3]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], "\ud800"]}, ValueError, "row 20 "),
-        ({"texts": [*TEXTS[:13], "good " * 40], "truncation": "error"}, ValueError, r"row 13 .*42 tokens"),
+        ({"texts": [*TEXTS[:13], "good " * 40], "long": "error"}, ValueError, r"row 13 .*42 tokens"),
         ({"texts": "film"}, TypeError, r"\bstr\b"),
         ({"dtype": "int8"}, ValueError, r"dtype is 'int8'.*float32, float16"),
         ({"pooling": "best"}, ValueError, "pooling is 'best'"),
@@ -164,7 +165,7 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
         ({"dtype": "float16"}, r"dtype 'float32'.*'float16'"),
         ({"part_rows": 16}, r"part_rows \[8, 2000000\].*\[16, 2000000\]"),
         ({"batch_tokens": 64}, r"batch_tokens None.* 64"),
-        ({"truncation": "error"}, r"long 'cut'.*'error'"),
+        ({"long": "error"}, r"long 'cut'.*'error'"),
         ({"texts": ["another", *TEXTS[1:]]}, "row 0 "),
         ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "row 8 "),
         ({"texts": TEXTS[:15]}, "row 8 "),
