@@ -82,10 +82,10 @@ def onednn_is_float32() -> bool:
     try:
         with torch.enable_grad():
             y = linear(x, weight)
-            found = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
+            computed = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
     except (AttributeError, RuntimeError):  # a torch without the setting, or without oneDNN
         return False
-    return max(map(relative_error, found, exact)) <= MAX_ERROR[torch.float32]
+    return max(map(relative_error, computed, exact)) <= MAX_ERROR[torch.float32]
 
 
 # ---------------------------------------------------------------------------------------------------------------
