@@ -1,15 +1,12 @@
 """A relative that nobody published, written in one file as a user would, runs on every path with nothing else changed.
 
-    later     norm first, rotary positions, windows, a gate, no biases; the files hold fused tensors
-    invented  positions from 3, all layers share their weights, no segments, other names
     lean      RMSNorm, SwiGLU, rotary positions, no biases (EuroBERT, Llama)
     parallel  attention and feed-forward read the same norm (GPT-J, PaLM)
 
-Their upstreams are written by hand (support/relatives/upstream.py); Later is computed token by token instead.
+Their upstreams are written by hand (support/relatives/upstream.py). What they share with a published relative, such as
+shared layers, positions that begin later or fused tensors, is tested with that relative.
 """
 
-import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from support.engine import EXACT
 from support.models import Pair
@@ -32,10 +28,10 @@ import minibert
 from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.base import Family
-from minibert.families.distilbert import WithoutSegments
+from minibert.families.bert import BERT
 from minibert.families.modernbert import GatedFeedForward, RotaryAttention
 from minibert.heads import HEAD_CLASSES
-from minibert.hooks import Inputs, Place, record
+from minibert.hooks import Place
 from minibert.kernels.parts import with_parts
 from minibert.model import FeedForward, Layer, SelfAttention
 from minibert.parity.checkpoints import randomise, task
@@ -43,10 +39,11 @@ from minibert.parity.compare import first_divergent
 from minibert.quick import QUICK
 from minibert.train import distill, finetune
 from minibert.train.loop import packed_loss, readable_loss
+from minibert.vectors import calibration
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
-LATER, INVENTED, LEAN, PARALLEL = RELATIVES.values()
+LEAN, PARALLEL = RELATIVES.values()
 SIZES: dict[str, Any] = {
     "vocab_size": 101,
     "hidden_size": 24,
@@ -63,7 +60,6 @@ every_head = pytest.mark.parametrize(
     ("family", "head"),
     [pytest.param(family, head, id=f"{family.name}-{head}") for family in RELATIVES.values() for head in family.heads],
 )
-with_upstream = pytest.mark.parametrize("family", [INVENTED, LEAN, PARALLEL], ids=lambda family: family.name)
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +120,6 @@ def test_config_json_is_read_and_written_back_unchanged(family: Family) -> None:
     assert minibert.Config.from_dict(written) == config
 
 
-def test_positions_may_begin_anywhere_and_layers_be_shared() -> None:
-    config = minibert.Config.from_dict(raw(INVENTED))
-    assert (config.architecture.order, config.architecture.first_position, config.max_tokens) == ((0, 0, 0, 0), 3, 61)
-
-
 def test_two_fields_that_read_one_key_have_one_value() -> None:
     config = minibert.Config.from_dict(raw(PARALLEL) | {"dropout": 0.3})
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == config.to_dict()["dropout"] == 0.3
@@ -143,7 +134,7 @@ def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: s
     model = model_of(family, head)
     minibert.save(model, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    official = [module.format(1 if family is LATER else 0) for module in family.modules.values()]
+    official = [module.format(1) for module in family.modules.values()]
     assert {f"{family.prefix}{module}.weight" for module in official} <= set(tensors)
     again, report = minibert.load(tmp_path, head=head, report=True)
     assert len(report.loaded) == len(tensors) and not report.missing and not report.ignored
@@ -155,48 +146,21 @@ def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: s
     assert all(torch.equal(x, encoder.state_dict()[name]) for name, x in model.encoder.state_dict().items())
 
 
-def test_shared_weights_are_in_a_file_once(tmp_path: Path) -> None:
-    minibert.save(model_of(INVENTED), tmp_path)
-    assert not [name for name in load_file(tmp_path / "model.safetensors") if "blocks.1" in name]
-    assert len(minibert.load(tmp_path).layers) == 1
-
-
-def test_a_fused_tensor_is_several_of_ours_in_order(tmp_path: Path) -> None:
-    model = model_of(LATER)
-    minibert.save(model, tmp_path)
-    stored, layer = load_file(tmp_path / "model.safetensors"), model.layers[1]
-    expected = torch.cat([layer.attention.query.weight, layer.attention.key.weight, layer.attention.value.weight])
-    assert torch.equal(stored["layers.1.attn.Wqkv.weight"], expected)
-    expected = torch.cat([layer.feed_forward.expand.weight, layer.feed_forward.gate.weight])
-    assert torch.equal(stored["layers.1.mlp.Wi.weight"], expected)
-    _, report = minibert.load(tmp_path, report=True)
-    assert report.loaded["layers.1.mlp.Wi.weight"].count("layers.1.feed_forward") == 2
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 39}))
-    with pytest.raises(ValueError, match=r"mlp\.Wi\.weight.*80, 24.*78, 24"):
-        minibert.load(tmp_path)
-
-
-def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"later: layers\.\{\}\.attention\.query is layers\.\{\}\.attn\.Wqkv.* 3 "):
-        replace(LATER, fused=("layers.{}.mlp.Wi",))
-    config = minibert.Config.from_dict(raw(LATER))
-    with pytest.raises(ValueError, match="3 wide"):
-        replace(config, hidden_size=9)
-    assert len(replace(config, num_hidden_layers=2).architecture.windows) == 2
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # It computes what its upstream computes
 
 
-@with_upstream
+@every
 def test_every_tensor_is_upstreams_bit_for_bit(family: Family) -> None:
     pair = pair_of(family)
     rows = [*pair.compare(), *pair.train()]
     assert not [row.place for row in rows if not row.equal]
     recorded = {(row.stage, row.layer) for row in rows}
-    assert {("scores", step) for step in range(4)} | {("layer", 3), ("embeddings", None), ("loss", None)} <= recorded
+    assert {("scores", step) for step in range(4)} | {
+        ("embeddings", None),
+        ("final norm", None),
+        ("loss", None),
+    } <= recorded
     assert {row.rung for row in rows} >= {"tensors", "losses", "gradients", "tensors, dropout on", "trained weights"}
 
 
@@ -207,11 +171,8 @@ class WithoutRotation(RotaryAttention):
 @pytest.mark.parametrize(
     ("family", "mistake", "stage"),
     [
-        (INVENTED, {"embeddings": WithoutSegments}, Place("position embeddings")),
-        (INVENTED, {"order": (0, 0, 1, 1)}, Place("query", 2)),
         (LEAN, {"attention": WithoutRotation}, Place("scores", 0)),
         (LEAN, {"rotary_thetas": (250_000.0, 250_000.0, 1e4, 250_000.0)}, Place("scores", 2)),
-        (LEAN, {"norm": lambda config, width: nn.RMSNorm(width, 1e-2)}, Place("attention norm", 0)),
         (PARALLEL, {"norm": lambda config, width: nn.LayerNorm(width, 1e-2)}, Place("attention norm", 0)),
     ],
 )
@@ -229,69 +190,6 @@ def test_an_encoder_that_is_not_where_its_family_says_is_named() -> None:
     del pair.theirs.model
     with pytest.raises(ValueError, match=r"LeanForMaskedLM has no module 'model'.*Lean"):
         pair.compare()
-
-
-def by_loops(encoder: Any, ids: list[int]) -> Tensor:
-    """The states of one text of a Later, (S,D), token by token and head by head."""
-    H, W = 3, 8
-
-    def turned(x: Tensor, position: int, theta: float) -> Tensor:
-        angles = [position * theta ** (-2 * i / W) for i in range(W // 2)]
-        first, second = x[: W // 2], x[W // 2 :]
-        one = [a * math.cos(angle) - b * math.sin(angle) for a, b, angle in zip(first, second, angles, strict=True)]
-        other = [b * math.cos(angle) + a * math.sin(angle) for a, b, angle in zip(first, second, angles, strict=True)]
-        return torch.stack(one + other)
-
-    def norm(x: Tensor, module: Any) -> Tensor:
-        return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * module.weight
-
-    x = [norm(encoder.embeddings.token.weight[one], encoder.embeddings.norm) for one in ids]
-    for step, layer in enumerate(encoder.layers):
-        reach, theta = (3, 100.0) if step % 3 else (len(ids), 1e4)
-        h = [norm(one, layer.attention_norm) if step else one for one in x]
-        three = (layer.attention.query, layer.attention.key, layer.attention.value)
-        projected = [[linear.weight @ one for one in h] for linear in three]
-        change = []
-        for i in range(len(ids)):
-            heads = []
-            for head in range(H):
-                part = slice(head * W, head * W + W)
-                near = [j for j in range(len(ids)) if abs(i - j) <= reach]
-                q, keys, values = ([one[part] for one in all_of] for all_of in projected)
-                scores = torch.stack([turned(q[i], i, theta) @ turned(keys[j], j, theta) for j in near]) / W**0.5
-                heads.append(scores.softmax(0) @ torch.stack([values[j] for j in near]))
-            change.append(layer.attention.output.weight @ torch.cat(heads))
-        x = [one + more for one, more in zip(x, change, strict=True)]
-        ffn = layer.feed_forward
-        for i, one in enumerate(x):
-            y = norm(one, layer.feed_forward_norm)
-            x[i] = one + ffn.contract.weight @ (F.gelu(ffn.expand.weight @ y) * (ffn.gate.weight @ y))
-    return torch.stack([norm(one, encoder.final_norm) for one in x])
-
-
-@torch.no_grad()
-def test_later_computes_what_loops_over_tokens_compute() -> None:
-    encoder = model_of(LATER)
-    out = encoder(torch.tensor([row + [0] * (40 - len(row)) for row in ROWS]), output_hidden_states=True)
-    for row, states in zip(ROWS, out.last_hidden_state, strict=True):
-        torch.testing.assert_close(states[: len(row)], by_loops(encoder, row), rtol=1e-4, atol=1e-4)
-    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
-
-
-@every
-def test_every_stage_is_recorded(family: Family) -> None:
-    ids = torch.tensor([ROWS[2]])
-    stages = record(model_of(family), Inputs(ids, torch.ones_like(ids), torch.zeros_like(ids)))
-    own = family.architecture(minibert.Config.from_dict(raw(family)))
-    for place, present in (
-        (Place("gate", 3), "gate" in own.feed_forward.leaves),
-        (Place("probs", 3), True),
-        (Place("final norm"), own.norm_first),
-        (Place("position embeddings"), not own.rotary_thetas),
-        (Place("embedding norm"), "embeddings.norm" in family.modules),
-        (Place("feed-forward norm", 3), family is not PARALLEL),
-    ):
-        assert (place in stages) == present, place
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -324,11 +222,17 @@ def test_fast_vectors_are_those_of_the_readable_path(
         assert np.abs(engine.vectors(ROWS, recipe) - readable_vectors(encoder, ROWS, recipe)).max() < bound
 
 
-def test_the_engine_has_shared_layers_once_and_refuses_a_text_without_positions() -> None:
-    engine = Engine(model_of(INVENTED))
-    assert len(engine.encoder.layers) == 1
-    with pytest.raises(ValueError, match=r"\b62\b.* 61\b"):
-        engine.vectors([[5] * 62])
+@EXACT
+@every
+def test_calibration_computes_in_the_order_of_the_layer(family: Family) -> None:
+    encoder = model_of(family)
+    engine = Engine(encoder)
+    rows = sorted(ROWS, key=len, reverse=True)
+    packed = engine.pack(rows)
+    with torch.inference_mode():
+        _, exact = calibration.calibrate(encoder, engine.embed(packed), packed)
+    means = torch.cat([group.mean(dim=1) for group in packed.by_group(exact)])
+    assert np.abs(means.numpy() - readable_vectors(encoder, rows, minibert.Recipe("mean"))).max() < 1e-5
 
 
 @every_head
@@ -354,7 +258,7 @@ def test_it_is_fine_tuned_and_predicts(family: Family, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")  # models that barely learned
-@pytest.mark.parametrize("family", [LATER, LEAN, PARALLEL], ids=lambda family: family.name)
+@every
 def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: Path) -> None:
     folder, how = write_folder(tmp_path / "teacher", family, "masked-lm"), {"max_length": 16, "batch_size": 8}
     corpus = write_corpus(tmp_path / "corpus.txt", documents=8)
@@ -370,9 +274,8 @@ def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: P
 
 @every
 def test_the_trace_page_shows_its_own_steps(family: Family, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, family, "masked-lm" if "masked-lm" in family.heads else None)
-    head = "masked-lm" if "masked-lm" in family.heads else None
-    traced = minibert.trace(minibert.load(folder, head=head), minibert.load_tokenizer(folder), "a [MASK] film")
+    folder = write_folder(tmp_path, family, "masked-lm")
+    traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a [MASK] film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3] * 4
     page = traced.to_html()
     text = page.partition('id="source"')[0]
@@ -381,8 +284,6 @@ def test_the_trace_page_shows_its_own_steps(family: Family, tmp_path: Path) -> N
     equations = {
         "parallel": "x = x + Attention(LayerNorm(x)) + FFN(LayerNorm(x))",
         "lean": "x = x + Attention(RMSNorm(x)); x = x + FFN(RMSNorm(x))",
-        "later": "x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x))",
-        "invented": "x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x))",
     }
     assert [name for name, equation in equations.items() if equation in text] == [family.name]
     assert ("parallel.py" in text) == (family is PARALLEL)  # the order of its layer is in its own file
@@ -437,8 +338,8 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 
 
 def unknown(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    other = replace(INVENTED, architecture=lambda config: replace(INVENTED.architecture(config), **changes))
-    monkeypatch.setitem(FAMILIES, "invented", other)
+    other = replace(BERT, architecture=lambda config: replace(BERT.architecture(config), **changes))
+    monkeypatch.setitem(FAMILIES, "bert", other)
     return model_of(other, "sequence-classification")
 
 
@@ -456,6 +357,6 @@ def test_the_training_step_names_a_class_that_it_does_not_know(message: str, mon
 
 def test_the_training_step_computes_linear_layers_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     model = unknown({"layer": WithExtra}, monkeypatch)
-    batch = batch_of("sequence-classification", [3, 12, 5], family=INVENTED)
+    batch = batch_of("sequence-classification", [3, 12, 5])
     found = Found.of(packed_loss, with_parts(model, QUICK), batch)
     assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < 1e-5

@@ -61,8 +61,8 @@ def read_stated(name: AnyPath) -> Stated | None:
     modules = read_modules(path)
     steps = [step for step, _ in modules]
     if steps not in STEPS:
-        found = cut(", ".join(steps)) or "nothing"
-        raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
+        listed = cut(", ".join(steps)) or "nothing"
+        raise refusal(path, f"the vectors are made by {listed}, and minibert can only do {', '.join(STEPS[1])}")
     names = [brief(place.relative_to(path.parent).as_posix()) for _, place in modules]
     if modules[0][1] != folder:
         raise refusal(path, f"its Transformer is in {names[0]}, and minibert reads that of {folder} itself")

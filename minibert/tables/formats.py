@@ -92,7 +92,7 @@ class FileSettings(TextSettings):
     @property
     def reading(self) -> dict[str, Any]:
         """Only these settings, of a subclass that has others too."""
-        return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
+        return {field.name: getattr(self, field.name) for field in fields(FileSettings)}
 
     def format_of(self, path: object) -> str:
         """Return the format of a file or of data in memory.
@@ -113,15 +113,15 @@ class FileSettings(TextSettings):
                     "and --delimiter (format=, delimiter=), or name a file"
                 )
             return FOLDER
-        found = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
-        if found not in FORMATS:
+        format = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
+        if format not in FORMATS:
             raise ValueError(
-                f"{name} ends in .{found}, which is not a known format; name the format with --format (format=): "
+                f"{name} ends in .{format}, which is not a known format; name the format with --format (format=): "
                 f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
-        if self.delimiter is not None and found not in DELIMITERS:
-            raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
-        return found
+        if self.delimiter is not None and format not in DELIMITERS:
+            raise ValueError(f"{name} is read as {format}, which has no delimiter; leave it out, or use --format csv")
+        return format
 
 
 def decompressed_name(name: str) -> str:

@@ -103,5 +103,5 @@ def task_class(name: str) -> type[Task]:
     if name not in TASKS:
         raise ValueError(f"task {name!r} is not known; choose from {', '.join(TASKS)}")
     module = importlib.import_module(f"{__name__}.{TASKS[name].module}")
-    found: type[Task] = getattr(module, TASKS[name].class_name)
-    return found
+    kind: type[Task] = getattr(module, TASKS[name].class_name)
+    return kind

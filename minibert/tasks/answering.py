@@ -112,7 +112,7 @@ class Answering(AnsweringSettings, Task):
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
             context = contexts[row.context]
-            question = tokenizer.cut(pieces.ids, max_question)
+            question = tokenizer.truncate(pieces.ids, max_question)
             first = template.second(len(question))
             room = max_length - len(question) - special
             windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
@@ -131,8 +131,10 @@ class Answering(AnsweringSettings, Task):
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
         notes = self.notes_on(data, split, len(examples), lost)
-        cut = TruncationWarning(truncated, len(data), max_question, longest, what="question", left=tokenizer.cuts_left)
-        return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
+        warning = TruncationWarning(
+            truncated, len(data), max_question, longest, what="question", left=tokenizer.truncates_left
+        )
+        return Encoded(examples, notes=notes, truncation=warning if truncated else None, back=back)
 
     def notes_on(self, data: Questions, split: int, windows: int, lost: int) -> tuple[str, ...]:
         """Return notes on questions that were split, and on answers that are lost, repaired or left out."""
@@ -154,11 +156,11 @@ class Answering(AnsweringSettings, Task):
         for question, passage in zip(data.rows, encoded.back, strict=True):
             scores = [next(remaining).astype(np.float64) for _ in passage.windows]  # (2, tokens) each
             spans = (stripped(span, question.context) for span in self.best_spans(scores, passage))
-            found = sorted((span for span in spans if span[1] < span[2]), key=lambda span: (-span[0], *span[1:]))
-            null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not found else None
-            best = self.candidates(question.context, found, null)
-            none = not found or (null is not None and null - found[0][0] > self.null_threshold)
-            answers.append(next(one for one in best if (one["answer"] == "") == none))
+            best_spans = sorted((span for span in spans if span[1] < span[2]), key=lambda span: (-span[0], *span[1:]))
+            null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not best_spans else None
+            best = self.candidates(question.context, best_spans, null)
+            none = not best_spans or (null is not None and null - best_spans[0][0] > self.null_threshold)
+            answers.append(next(answer for answer in best if (answer["answer"] == "") == none))
         return answers
 
     def best_spans(self, scores: Sequence[Doubles], passage: Passage) -> Iterator[Span]:
@@ -168,10 +170,10 @@ class Answering(AnsweringSettings, Task):
             for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
                 yield score, passage.offsets[window[i]][0], passage.offsets[window[j]][1]
 
-    def candidates(self, context: str, found: Sequence[Span], null: float | None) -> list[Prediction]:
+    def candidates(self, context: str, best_spans: Sequence[Span], null: float | None) -> list[Prediction]:
         """Return the n best answers of spans, the best first, and "", whose score is `null`, if that is allowed."""
         spans: dict[str, Span] = {}
-        for span in found:
+        for span in best_spans:
             spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
         best = list(spans.items())[: self.n_best]
         if null is not None:
@@ -194,20 +196,20 @@ class Answering(AnsweringSettings, Task):
         points = np.array([score_answer(one["answer"], question, data.unanswerable) for one, question in pairs])
         has = np.array([bool(question.answers) for question in data.rows])
         groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
-        found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
+        by_group = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
         rows = [
             [name.replace("_", " "), f"{one['questions']:,}", *(f"{one[key]:.3f}" for key in ("exact_match", "f1"))]
-            for name, one in found.items()
+            for name, one in by_group.items()
         ]
-        error = f"\n\nstandard error of the F1 {found['all']['standard_error']:.3f}"
-        figures = {**found.pop("all"), **found, "degenerate": not any(one["answer"] for one in answers)}
+        error = f"\n\nstandard error of the F1 {by_group['all']['standard_error']:.3f}"
+        figures = {**by_group.pop("all"), **by_group, "degenerate": not any(one["answer"] for one in answers)}
         return Measure(figures, self.main, table([["", "questions", "exact match", "F1"], *rows]) + error)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Questions) -> list[str]:
         """Return answer, probability among the n best, and question."""
         return [
-            one_line(one["answer"], f"{one['score']:.4f}", question.question)
-            for one, question in zip(answers, data.rows, strict=True)
+            one_line(answer["answer"], f"{answer['score']:.4f}", question.question)
+            for answer, question in zip(answers, data.rows, strict=True)
         ]
 
 

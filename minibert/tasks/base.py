@@ -59,7 +59,7 @@ class Encoded:
     examples: list[Example]
     choices: int = 0  # examples per question in multiple choice; 0 in other tasks
     notes: tuple[str, ...] = ()  # for the user: words without tokens, windows
-    cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
+    truncation: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
 
     @property
@@ -71,8 +71,10 @@ class Encoded:
     def sha256(self) -> str:
         """The identity of the examples."""
         digest = hashlib.sha256()
-        for one in self.examples:
-            digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
+        for example in self.examples:
+            digest.update(
+                json.dumps([list(example.ids), list(example.segments), dict(example.labels)], default=list).encode()
+            )
         return digest.hexdigest()
 
 

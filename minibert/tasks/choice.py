@@ -111,10 +111,10 @@ class Choice(ChoiceSettings, Task):
         """
         settings = settings_by_name(path, "jsonl", self.format, encoding=self.encoding)
         with Table(path, COLUMNS, settings, whole=True) as table:
-            found = [question_of(record, place) for place, record in table.records()]
-        if not found:
+            questions = [question_of(record, place) for place, record in table.records()]
+        if not questions:
             raise ValueError(f"{table.name} holds no questions; each is an object such as {EXAMPLE}")
-        return found
+        return questions
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row]:
         """Return the questions of a file, with a label or not, as texts of JSON."""
@@ -142,10 +142,10 @@ class Choice(ChoiceSettings, Task):
         template = tokenizer.template
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
-        cut = longest = 0
-        left = tokenizer.cuts_left
-        firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
-        seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
+        truncated = longest = 0
+        left = tokenizer.truncates_left
+        firsts = tokenizer.encode_each([" ".join(filter(None, (row.context, row.question))) for row in data])
+        seconds = tokenizer.encode_each([choice for row in data for choice in row.choices])
         for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids
@@ -153,13 +153,13 @@ class Choice(ChoiceSettings, Task):
             for choice in choices:
                 n, m = shares(len(first), len(choice), room)
                 left = left or n < len(first)
-                ids = template.row(first[len(first) - n :], tokenizer.cut(choice, m))
+                ids = template.row(first[len(first) - n :], tokenizer.truncate(choice, m))
                 examples.append(Example(ids, template.segments(n, m), known))
             tokens = len(first) + max(map(len, choices))
-            cut += tokens > room
+            truncated += tokens > room
             longest = max(longest, tokens + max_length - room)
-        warning = TruncationWarning(cut, len(data), max_length, longest, what="question", left=left)
-        return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
+        warning = TruncationWarning(truncated, len(data), max_length, longest, what="question", left=left)
+        return Encoded(examples, choices=len(data[0].choices) if data else 0, truncation=warning if truncated else None)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]
@@ -173,11 +173,11 @@ class Choice(ChoiceSettings, Task):
         return [
             {
                 "number": int(best),
-                "choice": one.choices[best],
+                "choice": question.choices[best],
                 "probability": float(row[best]),
                 "probabilities": tuple(row.tolist()),
             }
-            for one, row, best in zip(data, p, p.argmax(axis=1), strict=True)
+            for question, row, best in zip(data, p, p.argmax(axis=1), strict=True)
         ]
 
     def measure(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]) -> Measure:
@@ -185,7 +185,9 @@ class Choice(ChoiceSettings, Task):
         self.labels_of(data)
         rows = len(data)
         choices = len(data[0].choices)
-        accuracy = sum(one["number"] == question.label for one, question in zip(answers, data, strict=True)) / rows
+        accuracy = (
+            sum(answer["number"] == question.label for answer, question in zip(answers, data, strict=True)) / rows
+        )
         figures = {
             "accuracy": accuracy,
             "standard_error": standard_error(accuracy, rows),
@@ -198,6 +200,6 @@ class Choice(ChoiceSettings, Task):
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion]) -> list[str]:
         """Return the index of the choice, its probability, its text, and the question."""
         return [
-            one_line(str(one["number"]), f"{one['probability']:.4f}", one["choice"], question.question)
-            for one, question in zip(answers, data, strict=True)
+            one_line(str(answer["number"]), f"{answer['probability']:.4f}", answer["choice"], question.question)
+            for answer, question in zip(answers, data, strict=True)
         ]

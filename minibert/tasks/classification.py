@@ -98,8 +98,8 @@ class Classification(ClassificationSettings, Task):
     def columns(self) -> list[Column]:
         """The columns of the texts, the labels and, if requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        found = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
-        return found + ([] if pair is None else [Column("pair", pair, SECOND)])
+        columns = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
+        return columns + ([] if pair is None else [Column("pair", pair, SECOND)])
 
     def read(self, path: Any) -> Texts:
         """Read labelled texts, see tables.reading.Table. Raises ValueError also if a header was read as a row."""
@@ -160,8 +160,8 @@ class Classification(ClassificationSettings, Task):
         data = self.from_texts(texts, pairs)
         given = as_labels(labels, len(data), kind.parse, axes=2 if several else 1)
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
-        found, names = of_matrix(given) if matrix else kind.named(given)
-        return replace(data, labels=found, names=names)
+        labels_read, names = of_matrix(given) if matrix else kind.named(given)
+        return replace(data, labels=labels_read, names=names)
 
     @classmethod
     def of_config(cls, config: Config) -> Self:
@@ -198,14 +198,10 @@ class Classification(ClassificationSettings, Task):
             target = self.label_type.target
             targets = [{"labels": target(label, numbers, data.place(row))} for row, label in enumerate(data.labels)]
         tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
-        second = tokens.second or map(len, tokens.ids)  # the first token of the second text
+        examples = list(map(Example, tokens.ids, tokens.segments(), targets))
         stats = tokens.stats
-        examples = [
-            Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
-            for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
-        ]
         tokenizer.warn(replace(stats, truncated=0), max_length)
-        return Encoded(examples, cut=stats.cut(max_length, tokenizer.cuts_left))
+        return Encoded(examples, truncation=stats.truncation(max_length, tokenizer.truncates_left))
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]
@@ -224,4 +220,4 @@ class Classification(ClassificationSettings, Task):
     def format_predictions(self, answers: Sequence[Prediction], data: Texts) -> list[str]:
         """Return the prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
-        return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
+        return [one_line(*self.label_type.cells_of(answer), *row) for answer, row in zip(answers, texts, strict=True)]

@@ -82,7 +82,7 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
     names = {str(name).strip().lower(): str(name) for name in (rows[0] if rows else ())}
     text, pair, label = names_of(SCORED, list(names.values()))
     if text is not None:
-        pair = next((names[one] for one in SECOND if names.get(one, text) != text), None)
+        pair = next((names[usual] for usual in SECOND if names.get(usual, text) != text), None)
         negatives = [name for lower, name in names.items() if lower.startswith(NEGATIVE)]
         return as_columns(text, pair, negatives, label if pair and not negatives else None)
     cells = [[str(cell) for cell in row] for row in rows]
@@ -98,7 +98,7 @@ def as_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> li
     """Return these names or numbers as columns to read; None: no such column, or for `text` the usual one."""
     columns = [Column("text", None if text is None else str(text), FIRST)]
     columns += [] if pair is None else [Column("pair", str(pair), SECOND)]
-    columns += [Column("negative", str(one), ()) for one in negatives]
+    columns += [Column("negative", str(name), ()) for name in negatives]
     return columns + ([] if label is None else [Column("label", str(label), SCORE)])
 
 
@@ -135,10 +135,10 @@ class Embedding(EmbeddingSettings, Task):
         where = str(path) if isinstance(path, str | os.PathLike) else "the data"
         columns = self.columns_of([] if is_input else peek(path, self), where)
         with Table(path, columns, self) as table:
-            found = [(table.place, row) for row in table.rows()]
-        if not found:
+            placed = [(table.place, row) for row in table.rows()]
+        if not placed:
             raise ValueError(f"{table.name} holds no rows; each needs a text")
-        places, rows = zip(*found, strict=True)
+        places, rows = zip(*placed, strict=True)
         cells = [list(column) for column in zip(*rows, strict=True)]
         if columns[-1].role != "label":
             return TextRows(tuple(cells))
@@ -147,7 +147,7 @@ class Embedding(EmbeddingSettings, Task):
     def from_texts(self, texts: object, pairs: object = None) -> TextRows:
         """Return rows of a text or two."""
         missing = "empty" if self.missing == "empty" else "error"
-        return TextRows(tuple(as_texts(one, missing=missing) for one in (texts, pairs) if one is not None))
+        return TextRows(tuple(as_texts(column, missing=missing) for column in (texts, pairs) if column is not None))
 
     def from_labels(
         self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None
@@ -197,7 +197,7 @@ class Embedding(EmbeddingSettings, Task):
             if data.similarity is not None:
                 targets["similarity"] = data.similarity[row] / unit
             examples += [Example(one, [0] * len(one), targets) for one in texts]
-        return Encoded(examples, choices=len(ids), cut=stats.cut(max_length, tokenizer.cuts_left))
+        return Encoded(examples, choices=len(ids), truncation=stats.truncation(max_length, tokenizer.truncates_left))
 
     def step_loss(self, vectors: Tensor, numbers: Tensor, similarity: Tensor | None) -> Tensor:
         """Return the loss of all rows of a step, (N,C,D), (N,C), (N) -> ()."""
@@ -234,29 +234,31 @@ class Embedding(EmbeddingSettings, Task):
         self.check_measurable(data)
         vectors = np.stack([one["vectors"] for one in answers])  # (N,C,D)
         if data.similarity is not None:
-            found = similarity_of(vectors[:, 0], vectors[:, 1], np.array(data.similarity))
+            measured = similarity_of(vectors[:, 0], vectors[:, 1], np.array(data.similarity))
         else:
             queries, *others = data.columns
             texts = [text for column in others for text in column]
             numbers, right = right_texts(queries, texts)
             of_texts = dict(zip(texts, vectors[:, 1:].swapaxes(0, 1).reshape(len(texts), -1), strict=True))
             of_queries = dict(zip(queries, vectors[:, 0], strict=True))
-            found = retrieval_of(
+            measured = retrieval_of(
                 np.stack([of_queries[one] for one in right]),
                 np.stack([of_texts[one] for one in numbers]),
                 list(right.values()),
             )
-        return Measure({"rows": found.rows, **found.with_errors}, MEASURED[data.similarity is not None], str(found))
+        return Measure(
+            {"rows": measured.rows, **measured.with_errors}, MEASURED[data.similarity is not None], str(measured)
+        )
 
     def as_dicts(self, answers: Sequence[Prediction], data: TextRows) -> list[Prediction]:
         """Return the similarity of each pair, or the vector of each text."""
         if len(data.columns) == 1:
-            return [{"vector": one["vectors"][0]} for one in answers]
-        return [{"similarity": one["similarity"]} for one in answers]
+            return [{"vector": answer["vectors"][0]} for answer in answers]
+        return [{"similarity": answer["similarity"]} for answer in answers]
 
     def format_predictions(self, answers: Sequence[Prediction], data: TextRows) -> list[str]:
         """Return the similarity and the texts."""
-        shown = [f"{one['similarity']:.4f}" if "similarity" in one else "" for one in answers]
+        shown = [f"{answer['similarity']:.4f}" if "similarity" in answer else "" for answer in answers]
         return [one_line(*cells) for cells in zip(shown, *data.columns, strict=True)]
 
 

@@ -27,7 +27,7 @@ Entity = tuple[str, int, int]  # its type, and its words: first .. end - 1
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of one sentence, from the tags of its words in their standard form."""
-    found: list[Entity] = []
+    complete: list[Entity] = []
     first = 0
     before = OUTSIDE
     type_before = ""
@@ -35,10 +35,10 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         prefix, type = prefix_and_type(tag)
         if prefix not in ("I", "E") or before not in ("B", "I") or type != type_before:  # it does not continue
             if before != OUTSIDE:
-                found.append((type_before, first, place))
+                complete.append((type_before, first, place))
             first = place
         before, type_before = prefix, type
-    return found
+    return complete
 
 
 def prefix_and_type(tag: str) -> tuple[str, str]:
@@ -59,10 +59,10 @@ def standard_tags(tags: Iterable[str]) -> dict[str, str]:
     marked = sorted(known - {OUTSIDE, "0"})
     for style in STYLES:
         parts = [style.fullmatch(tag) for tag in marked]
-        found = {match[0]: f"{match['prefix']}-{match['type']}" for match in parts if match}
-        begun = {tag[2:] for tag in found.values() if tag[0] == "B"}
-        if len(found) == len(marked) and any(f"I-{type}" in found.values() for type in begun):
-            return {tag: found.get(tag, tag) for tag in known}
+        renamed = {match[0]: f"{match['prefix']}-{match['type']}" for match in parts if match}
+        begun = {tag[2:] for tag in renamed.values() if tag[0] == "B"}
+        if len(renamed) == len(marked) and any(f"I-{type}" in renamed.values() for type in begun):
+            return {tag: renamed.get(tag, tag) for tag in known}
     alone = {tag for tag in marked if tag[:2] in LATER and not {f"B-{tag[2:]}", f"I-{tag[2:]}"} & known}
     bare = any(tag[0] in "EL" for tag in alone) or any(prefix_and_type(tag)[1] == tag for tag in marked)
     return {tag: f"I-{tag}" if bare and tag in alone else tag for tag in known}
@@ -71,8 +71,11 @@ def standard_tags(tags: Iterable[str]) -> dict[str, str]:
 def note_on(tags: Iterable[str]) -> str:
     """Return which types of entities were understood if tags are written unusually; else ""."""
     standard = standard_tags(tags)
-    types = in_order(type for one in standard.values() if (type := prefix_and_type(one)[1]))
-    usual = all(tag == one and (tag == OUTSIDE or prefix_and_type(one)[1] != tag) for tag, one in standard.items())
+    types = in_order(type for standard_tag in standard.values() if (type := prefix_and_type(standard_tag)[1]))
+    usual = all(
+        tag == standard_tag and (tag == OUTSIDE or prefix_and_type(standard_tag)[1] != tag)
+        for tag, standard_tag in standard.items()
+    )
     missing = "" if OUTSIDE in standard else "no tag is O, which is outside of entities, so every word is in one; "
     return "" if usual and not missing else f"{missing}the types of entity are taken to be {listed(types)}"
 
@@ -85,5 +88,7 @@ def score_entities(
     known: the tags of the model, if not all of them occur.
     """
     standard = standard_tags([*known, *(tag for tags in (*true, *predicted) for tag in tags)])
-    right, found = ([set(entities([standard[tag] for tag in tags])) for tags in rows] for rows in (true, predicted))
-    return class_scores(right, found, class_of=lambda entity: entity[0])
+    right, predicted_entities = (
+        [set(entities([standard[tag] for tag in tags])) for tags in rows] for rows in (true, predicted)
+    )
+    return class_scores(right, predicted_entities, class_of=lambda entity: entity[0])

@@ -102,8 +102,8 @@ class SingleLabel:
 
     def parse(self, given: object, where: str) -> str | int:
         """Return the class, see as_label. Raises ValueError, with its place, for anything else, several labels too."""
-        found = array_in(given, where) if isinstance(given, str) else given
-        if isinstance(found, ARRAYS) and len(found) > 1:
+        value = array_in(given, where) if isinstance(given, str) else given
+        if isinstance(value, ARRAYS) and len(value) > 1:
             raise ValueError(
                 f"{where} has the label {brief(given)}, which is an array; several labels of a text are learned by "
                 "`minibert finetune classify --separator ,` (separator=)"
@@ -119,9 +119,9 @@ class SingleLabel:
         """Return the label of the largest logit, with p = softmax(logits); (N, K)."""
         return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
-    def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
         """Return accuracy, macro F1, scores by class, confusion; of two classes also Matthews' correlation and F1."""
-        predicted = [one["label"] for one in found]
+        predicted = [answer["label"] for answer in answers]
         evaluation = metrics.evaluate(true, predicted, labels)
         [(usual, rows)] = Counter(true).most_common(1)
         accuracy = evaluation.accuracy
@@ -141,9 +141,9 @@ class SingleLabel:
             lines.append(block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}"))
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: Prediction) -> list[str]:
+    def cells_of(self, answer: Prediction) -> list[str]:
         """Return the first columns of a printed line: the label and its probability."""
-        return [found["label"], f"{found['probability']:.4f}"]
+        return [answer["label"], f"{answer['probability']:.4f}"]
 
 
 @dataclass(frozen=True)
@@ -173,13 +173,13 @@ class MultiLabel:
             return given.astype(np.int64)
         cell = array_in(given.strip(), where) if isinstance(given, str) else given
         if isinstance(cell, str):
-            cell = [one.strip() for one in cell.split(self.separator)] if cell else []
+            cell = [item.strip() for item in cell.split(self.separator)] if cell else []
             zeros_and_ones = len(cell) > len(set(cell)) and set(cell) <= {"0", "1"}  # not names, of which none is twice
-            cell = [int(one) for one in cell] if zeros_and_ones else set(cell)
-        items = [as_label(one, where) for one in (cell if isinstance(cell, (*ARRAYS, set, frozenset)) else [cell])]
-        if isinstance(cell, ARRAYS) and not any(isinstance(one, str) for one in items):
+            cell = [int(item) for item in cell] if zeros_and_ones else set(cell)
+        items = [as_label(item, where) for item in (cell if isinstance(cell, (*ARRAYS, set, frozenset)) else [cell])]
+        if isinstance(cell, ARRAYS) and not any(isinstance(item, str) for item in items):
             return np.array(items, dtype=np.int64)
-        return tuple(sorted({one.strip() if isinstance(one, str) else one for one in items}, key=str))
+        return tuple(sorted({item.strip() if isinstance(item, str) else item for item in items}, key=str))
 
     def named(self, given: Sequence[tuple[str | int, ...] | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
         """Return the names of each text, and all names in order; the names in a matrix are the numbers of its columns.
@@ -201,7 +201,9 @@ class MultiLabel:
                 )
         labels = [tuple(map(str, row if isinstance(row, tuple) else sorted(row.tolist()))) for row in given]
         names = {name for row in labels for name in row}
-        return labels, sorted(names) if any(isinstance(one, str) for row in given for one in row) else in_order(names)
+        return labels, sorted(names) if any(isinstance(label, str) for row in given for label in row) else in_order(
+            names
+        )
 
     def check(self, labels: Sequence[Names]) -> None:
         """Raise ValueError if all rows have the same labels, or no two rows share one."""
@@ -226,10 +228,10 @@ class MultiLabel:
             for likely, row in zip(chosen, by_label, strict=True)
         ]
 
-    def measure(self, found: Sequence[Prediction], true: Sequence[Names], labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], true: Sequence[Names], labels: Sequence[str]) -> Measure:
         """Return F1 over all labels, its mean over the labels, exact matches and scores by label."""
         true_sets = [set(row) for row in true]
-        predicted = [set(one["labels"]) for one in found]
+        predicted = [set(answer["labels"]) for answer in answers]
         metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
         overall, classes = metrics.class_scores(true_sets, predicted, labels)
         exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)
@@ -253,9 +255,9 @@ class MultiLabel:
         ]
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: Prediction) -> list[str]:
+    def cells_of(self, answer: Prediction) -> list[str]:
         """Return the first columns of a printed line: the labels and their probabilities, joined."""
-        return [self.separator.join(found["labels"]), self.separator.join(f"{p:.4f}" for p in found["probability"])]
+        return [self.separator.join(answer["labels"]), self.separator.join(f"{p:.4f}" for p in answer["probability"])]
 
 
 @dataclass(frozen=True)
@@ -293,9 +295,9 @@ class Regression:
             {"values": dict(zip(labels, row, strict=True))} if several else {"value": row[0]} for row in scores.tolist()
         ]
 
-    def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Return Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
-        values = [one["value"] for one in found]
+        values = [answer["value"] for answer in answers]
         figures: Figures = {
             "rows": len(true),
             "pearson": metrics.correlation(true, values),
@@ -310,9 +312,9 @@ class Regression:
         ]
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: Prediction) -> list[str]:
+    def cells_of(self, answer: Prediction) -> list[str]:
         """Return the first columns of a printed line."""
-        return [f"{value:.6g}" for value in found.get("values", found).values()]
+        return [f"{value:.6g}" for value in answer.get("values", answer).values()]
 
 
 LabelType = SingleLabel | MultiLabel | Regression
@@ -338,7 +340,7 @@ def class_weights(
         str(label if isinstance(label, str) else as_label(label, "class_weight")): as_float(x) for label, x in pairs
     }
     weights = [given.get(label, 1.0) for label in labels]
-    if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < np.inf for one in weights):
+    if not given.keys() <= set(labels) or not any(weights) or not all(0 <= weight < np.inf for weight in weights):
         raise ValueError(
             f"class_weight is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them above 0, for "
             f"labels of {listed(list(labels))}"

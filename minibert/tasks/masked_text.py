@@ -104,8 +104,8 @@ def guesses_in(
     row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
         logits = model(row, attention_mask=torch.ones_like(row), token_type_ids=torch.zeros_like(row)).logits
-    found = torch.stack([logits[0, place] for place in places]).cpu()  # (masks, V)
-    return best_tokens(found, tokenizer, top_k), found.argmax(dim=-1).tolist()
+    of_masks = torch.stack([logits[0, place] for place in places]).cpu()  # (masks, V)
+    return best_tokens(of_masks, tokenizer, top_k), of_masks.argmax(dim=-1).tolist()
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
@@ -156,8 +156,8 @@ def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Itera
     top_k = min(5, model.config.vocab_size)
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     for row, (text, ids) in enumerate(zip(texts, tokens.ids, strict=True)):
-        found, best = guesses_in(text, ids, model, tokenizer, top_k, f"row {row}")
-        masks = [[guess._asdict() for guess in guesses] for guesses in found]
+        guesses_of_masks, best = guesses_in(text, ids, model, tokenizer, top_k, f"row {row}")
+        masks = [[guess._asdict() for guess in guesses] for guesses in guesses_of_masks]
         yield {"masks": masks, "filled": fill_text(text, best, tokenizer)}
 
 
@@ -246,7 +246,7 @@ class MaskedText(MaskedTextSettings, Task):
     def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation:
         """Return a function that draws other masks in each epoch."""
         masking = Masking.of(tokenizer, self.mask_rate, self.whole_words, seed)
-        return lambda one, epoch, row: masked(unmasked(one.ids, one.labels["labels"]), masking, epoch, row)
+        return lambda example, epoch, row: masked(unmasked(example.ids, example.labels["labels"]), masking, epoch, row)
 
     def reduce(self, logits: Tensor, example: Example) -> Tensor:
         """Return N, right predictions and the sum of -log p, in nats, for the N masked tokens: (N, V) -> (3).
@@ -297,10 +297,10 @@ class MaskedText(MaskedTextSettings, Task):
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[str]) -> list[str]:
         """Return the likeliest token of each mask, their probabilities, and the filled text."""
         lines = []
-        for one in answers:
-            best = [guesses[0] for guesses in one["masks"]]
+        for answer in answers:
+            best = [guesses[0] for guesses in answer["masks"]]
             probabilities = " ".join(f"{guess['probability']:.4f}" for guess in best)
-            lines.append(one_line(" ".join(guess["token"] for guess in best), probabilities, one["filled"]))
+            lines.append(one_line(" ".join(guess["token"] for guess in best), probabilities, answer["filled"]))
         return lines
 
 
@@ -308,8 +308,8 @@ def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> I
     """Yield the ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
     room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []
-    for ids, _ in tokenizer.encode_ids(document):
-        left += ids
+    for encoding in tokenizer.encode_each(document, details=False):
+        left += encoding.ids
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))
         left = left[full:]

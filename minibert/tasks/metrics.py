@@ -66,14 +66,14 @@ def class_scores(
     class_of: Callable[[Item], str] = str,
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
     """Return the score over all items, and one per class: of `labels` first, then of other classes among the items."""
-    there, found, hits = Counter[str](), Counter[str](), Counter[str]()
+    there, predicted_counts, hits = Counter[str](), Counter[str](), Counter[str]()
     for true_items, predicted_items in zip(true, predicted, strict=True):
         there.update(map(class_of, true_items))
-        found.update(map(class_of, predicted_items))
+        predicted_counts.update(map(class_of, predicted_items))
         hits.update(map(class_of, true_items & predicted_items))
-    names = dict.fromkeys([*labels, *sorted(there | found)])
-    classes = {name: ClassScore.of(hits[name], found[name], there[name]) for name in names}
-    return ClassScore.of(hits.total(), found.total(), there.total()), classes
+    names = dict.fromkeys([*labels, *sorted(there | predicted_counts)])
+    classes = {name: ClassScore.of(hits[name], predicted_counts[name], there[name]) for name in names}
+    return ClassScore.of(hits.total(), predicted_counts.total(), there.total()), classes
 
 
 def warn_if_constant(predicted: Sequence[str]) -> None:

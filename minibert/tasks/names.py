@@ -88,7 +88,7 @@ def are_several(labels: Any) -> bool:
     if hasattr(labels, "ndim"):
         return bool(labels.ndim == 2 and labels.shape[1] > 1)
     several = isinstance(labels, Iterable) and not isinstance(labels, str)
-    return several and any(isinstance(one, ARRAYS) for one in labels)
+    return several and any(isinstance(label, ARRAYS) for label in labels)
 
 
 def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], axes: int) -> list[Any]:
@@ -100,18 +100,18 @@ def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], ax
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
         raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
     column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
-    found = [parse(label, f"row {row}") for row, label in enumerate(column)]
-    if len(found) != rows:
-        raise ValueError(f"there are {counted(rows, 'text')} and {counted(len(found), 'label')}; each text needs one")
-    known = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
-    first = {type(found[row]): row for row in reversed(known)}
+    values = [parse(label, f"row {row}") for row, label in enumerate(column)]
+    if len(values) != rows:
+        raise ValueError(f"there are {counted(rows, 'text')} and {counted(len(values), 'label')}; each text needs one")
+    known = [row for row, label in enumerate(values) if isinstance(label, int | float) or len(label)]
+    first = {type(values[row]): row for row in reversed(known)}
     if len(first) > 1:
         one, other = sorted(first.values())[:2]
         raise ValueError(
-            f"row {one} has the label {brief(found[one])} and row {other} {brief(found[other])}; labels must be all "
+            f"row {one} has the label {brief(values[one])} and row {other} {brief(values[other])}; labels must be all "
             "names, all integers or all booleans"
         )
-    return found
+    return values
 
 
 def array_in(cell: str, where: str) -> str | list[Any]:
@@ -123,8 +123,8 @@ def array_in(cell: str, where: str) -> str | list[Any]:
         return cell
     if PRINTED.fullmatch(cell):  # Python would read 'a' 'b' as one text
         raise ValueError(f"{where} has the label {brief(cell)}; write an array as JSON, with commas: [0, 1, 1]")
-    found = parsed(cell)
-    return found if isinstance(found, list) else cell
+    value = parsed(cell)
+    return value if isinstance(value, list) else cell
 
 
 def parsed(cell: str) -> Any:
@@ -148,16 +148,16 @@ def with_points(cells: Sequence[Any], places: Sequence[str]) -> list[Any]:
             f"{places[commas[0]]} has the label {brief(cells[commas[0]])}{beside}; write all numbers with a decimal "
             "point and without separators of thousands"
         )
-    found = list(cells)
+    pointed = list(cells)
     for row in commas:
-        found[row] = cells[row].replace(",", ".")
-    return found
+        pointed[row] = cells[row].replace(",", ".")
+    return pointed
 
 
 def without_points(cells: list[Any]) -> list[Any]:
     """Return the cells of a column of integers without points: pandas writes 1.0 for 1 if a cell is missing."""
     whole = [re.fullmatch(r"([+-]?\d+)(\.0+)?", str(cell), re.ASCII) for cell in cells]
-    return [found[1] for found in whole if found] if all(whole) else cells
+    return [match[1] for match in whole if match] if all(whole) else cells
 
 
 def is_matrix(rows: Sequence[object]) -> bool:
@@ -186,8 +186,8 @@ def of_matrix(rows: Sequence[Any]) -> tuple[list[Names], list[str]]:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the different names, sorted; by value if all are numbers: 0, 1, 2, 10."""
-    found = sorted(set(names))
-    return sorted(found, key=Decimal) if all(map(NUMBER.fullmatch, found)) else found
+    different = sorted(set(names))
+    return sorted(different, key=Decimal) if all(map(NUMBER.fullmatch, different)) else different
 
 
 def as_numbers(known: Sequence[str], names: Iterable[str]) -> list[str]:

@@ -53,11 +53,11 @@ class Question:
     def __post_init__(self) -> None:
         "".join((self.question, self.context))  # raises TypeError
         for text, start in self.answers:
-            found = self.context[start : start + len(text)] if start >= 0 else ""
-            if found != text or not text.strip():
+            there = self.context[start : start + len(text)] if start >= 0 else ""
+            if there != text or not text.strip():
                 raise ValueError(
                     f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
-                    f"{brief(found[:60])}; correct answer_start, or let --repair (repair=True) search near it, and "
+                    f"{brief(there[:60])}; correct answer_start, or let --repair (repair=True) search near it, and "
                     "leave out what is not in the passage"
                 )
 
@@ -100,12 +100,12 @@ def read_questions(path: Any, how: AnsweringSettings) -> Questions:
     for place, fields, is_row in records(path, settings):
         try:
             given = golds_of(fields, is_row, how.repair)
-            found = [nearest(fields["context"], gold) if how.repair else gold for gold in given]
-            kept = tuple(gold for gold in found if gold is not None)
+            repaired_golds = [nearest(fields["context"], gold) if how.repair else gold for gold in given]
+            kept = tuple(gold for gold in repaired_golds if gold is not None)
             question = Question(fields["question"], fields["context"], kept)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise not_squad(place, error) from None
-        repaired += sum(new not in (None, old) for new, old in zip(found, given, strict=True))
+        repaired += sum(new not in (None, old) for new, old in zip(repaired_golds, given, strict=True))
         unanswerable = unanswerable or not given or "is_impossible" in fields
         if kept or not given:
             rows.append(question)
@@ -191,37 +191,37 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
     given = answers_in(fields)
     if not given and not is_row:
         raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
-    found = []
-    for one in given:
-        start = one.get("answer_start")
+    golds = []
+    for answer in given:
+        start = answer.get("answer_start")
         if start is None and not repair:
             raise ValueError("no 'answer_start'; --repair (repair=True) takes the first place where the answer occurs")
-        found.append(Gold(one["text"], start if isinstance(start, int) else int(float(start or 0))))
-    return found
+        golds.append(Gold(answer["text"], start if isinstance(start, int) else int(float(start or 0))))
+    return golds
 
 
 def answers_in(row: Mapping[str, Any]) -> list[Any]:
     """Return the answers in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
     column = next((name for name in TEXTS if name in row), "")
     if "answers" in row or not column:
-        found = row["answers"]
-        if isinstance(found, str) and found[:1] in ("{", "["):
-            cell = found
-            if (found := parsed(cell)) is None:
+        answers = row["answers"]
+        if isinstance(answers, str) and answers[:1] in ("{", "["):
+            cell = answers
+            if (answers := parsed(cell)) is None:
                 raise ValueError(
                     f"the answers are {brief(cell)}; write them as JSON, or save the rows as .jsonl or .parquet"
                 )
     else:
-        found = {"text": row[column], "answer_start": next((row[name] for name in STARTS if name in row), None)}
-    if isinstance(found, Mapping):
-        texts = found["text"]
-        starts = found.get("answer_start")
+        answers = {"text": row[column], "answer_start": next((row[name] for name in STARTS if name in row), None)}
+    if isinstance(answers, Mapping):
+        texts = answers["text"]
+        starts = answers.get("answer_start")
         texts = texts if isinstance(texts, list) else [texts]
         starts = starts if isinstance(starts, list) else [starts] * len(texts)
-        found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-    found = [found] if isinstance(found, str) else found or []
-    found = [one if isinstance(one, Mapping) else {"text": one} for one in found]
-    return [one for one in found if one["text"] not in ("", None)]
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    answers = [answers] if isinstance(answers, str) else answers or []
+    answers = [answer if isinstance(answer, Mapping) else {"text": answer} for answer in answers]
+    return [answer for answer in answers if answer["text"] not in ("", None)]
 
 
 def nearest(context: str, gold: Gold) -> Gold | None:

@@ -87,27 +87,27 @@ class Scorer:
         TypeError for a row that is not a text.
         """
         rows = self.encode(as_texts(texts), first_row)
-        found: dict[int, Score] = {}
+        scores: dict[int, Score] = {}
         with progress_bar(name="score", total=len(rows), unit="text") as bar:
             for numbers in batches([len(ids) ** 2 for ids in rows], COPIED_TOKENS):
                 values = iter(self.log_probabilities([rows[number] for number in numbers]))
                 for number in numbers:
                     tokens = self.tokenizer.convert_ids_to_tokens(rows[number][at] for at in self.places(rows[number]))
                     each = [next(values) for _ in tokens]
-                    found[number] = Score(sum(each), tokens, each)
+                    scores[number] = Score(sum(each), tokens, each)
                 bar.update(len(numbers))
-        return [found[number] for number in range(len(rows))]
+        return [scores[number] for number in range(len(rows))]
 
     def encode(self, texts: Sequence[str], first_row: int) -> list[list[int]]:
         """Return the ids of each text, [CLS] and [SEP] included. Raises ValueError for what has no score."""
-        found = self.tokenizer.encode_texts(texts, long=self.recipe.long, first_row=first_row)
-        self.tokenizer.warn(found.stats, self.tokenizer.max_length)
-        for row, ids in enumerate(found.ids, first_row):
+        tokens = self.tokenizer.encode_texts(texts, long=self.recipe.long, first_row=first_row)
+        self.tokenizer.warn(tokens.stats, self.tokenizer.max_length)
+        for row, ids in enumerate(tokens.ids, first_row):
             special = self.tokenizer.control_ids.intersection(ids[1:-1])
             if special or len(ids) == 2:
                 what = f"the special token {self.tokenizer.id_to_token(min(special))}" if special else "no tokens"
                 raise ValueError(f"row {row} has {what}; only words have a score, so change the text or leave it out")
-        return found.ids
+        return tokens.ids
 
     def places(self, ids: Sequence[int]) -> range:
         """Return the positions of the tokens that count."""
@@ -125,11 +125,11 @@ class Scorer:
         x = F.pad(torch.from_numpy(states), (0, 0, 0, more)).to(self.model.transform.weight)  # (N + more,D)
         labels = F.pad(torch.tensor([ids[at] for ids, at in places]), (0, more)).to(x.device)  # (N + more)
         size = max(1, LOGITS // self.model.config.vocab_size // TEXT_BUCKET) * TEXT_BUCKET
-        found: list[float] = []
+        log_p: list[float] = []
         for part, right in zip(torch.split(x, size), torch.split(labels, size), strict=True):
             logits = self.quick.predict_tokens(part).float()  # (n,D) -> (n,V)
-            found += (-F.cross_entropy(logits, right, reduction="none")).tolist()
-        return found[: len(places)]
+            log_p += (-F.cross_entropy(logits, right, reduction="none")).tolist()
+        return log_p[: len(places)]
 
 
 def score(
@@ -146,5 +146,5 @@ def score(
     with the scores of its tokens, in place of a number. how: device, precision, batch_tokens and long, as for Scorer.
     Every token lowers the score, so compare texts of about the same length. Raises what Scorer and its call raise.
     """
-    found = Scorer(find_masked_lm() if model is None else model, **how)(texts)
-    return list(found) if tokens else [one.score for one in found]
+    scores = Scorer(find_masked_lm() if model is None else model, **how)(texts)
+    return list(scores) if tokens else [of_text.score for of_text in scores]

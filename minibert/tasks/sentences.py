@@ -72,12 +72,14 @@ def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sent
     format = settings.format_of(path)
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
-        found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
-    if not any(found.words):
+        sentences = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
+    if not any(sentences.words):
         raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
     if how.tag_names is None:
-        return found
-    return replace(found, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in found.known_tags])
+        return sentences
+    return replace(
+        sentences, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
+    )
 
 
 def named(tag: str, names: Sequence[str], file: str) -> str:
@@ -120,11 +122,11 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         if len(row) != len(given):
             counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
             raise ValueError(f"{place} has {counts}; each word needs one tag")
-        if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
+        if wrong := [item for item in row if not isinstance(item, str)] + [item for item in given if not is_tag(item)]:
             raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
         words.append(row)
         tags.append(list(map(str, given)))
-        numbers = numbers or any(isinstance(one, int) for one in given)
+        numbers = numbers or any(isinstance(item, int) for item in given)
     note = "tags that are numbers are their own names; --tag-names (tag_names=) names them: O,B-PER,..."
     return Sentences(words, tags, notes=(note,) if numbers and how.tag_names is None else ())
 
@@ -215,10 +217,10 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
 
 def check_lines(lines: Sequence[Line], width: int, columns: Sequence[int], name: str) -> None:
     """Raise ValueError for a line that is neither empty nor a word and its tag."""
+    word, tag = columns
     for line in lines:
-        fits = not line.cells or (
-            len(line.cells) == width and all(line.cells[column][:1] not in ("", "[") for column in columns)
-        )
+        has_both = len(line.cells) == width and line.cells[word] and line.cells[tag][:1] not in ("", "[")
+        fits = not line.cells or has_both
         if not fits or JSON.fullmatch(line.text):
             raise ValueError(
                 f"{name}, line {line.number}, is {line.text[:40]!r}; a word and its tag need {width} columns separated "

@@ -100,19 +100,19 @@ class Tagging(TaggingSettings, Task):
     def labels_of(self, data: Sentences) -> list[str]:
         """Return the tags in order, see names.py. Raises ValueError for fewer than two, and for other data."""
         words = sum(map(len, data.words))
-        found = in_order(tag for tags in data.known_tags for tag in tags)
-        if len(found) < 2:
-            raise ValueError(f"{len(data)} sentences have the tags {found}; training needs at least two tags")
-        if len(found) > MOST_TAGS and 2 * len(found) > words:
+        used = in_order(tag for tags in data.known_tags for tag in tags)
+        if len(used) < 2:
+            raise ValueError(f"{len(data)} sentences have the tags {used}; training needs at least two tags")
+        if len(used) > MOST_TAGS and 2 * len(used) > words:
             raise ValueError(
-                f"{words:,} words have {len(found):,} different tags ({listed(found)}), too many to learn; is the last "
+                f"{words:,} words have {len(used):,} different tags ({listed(used)}), too many to learn; is the last "
                 f"column the tag?"
             )
         if len(data) == 1 and words > MOST_WORDS:
             raise ValueError(
                 f"the data is a single sentence of {words:,} words; put an empty line between sentences{WRONG_TASK}"
             )
-        return found
+        return used
 
     def names_in(self, data: Sentences) -> Collection[str]:
         """Return the tags of the data."""
@@ -178,7 +178,7 @@ class Tagging(TaggingSettings, Task):
 
     def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Return precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        predicted = [one["tags"] for one in answers]
+        predicted = [answer["tags"] for answer in answers]
         overall, types = score_entities(data.known_tags, predicted, labels)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: Figures = {
@@ -190,7 +190,7 @@ class Tagging(TaggingSettings, Task):
             "words": len(words),
             "entities": overall.rows,
             "degenerate": len({tag for _, tag in words}) == 1,
-            "types": {type: asdict(one) for type, one in types.items()},
+            "types": {type: asdict(answer) for type, answer in types.items()},
         }
         text = class_table("entities", {**types, "all": overall}, "entities")
         return Measure(
@@ -199,23 +199,23 @@ class Tagging(TaggingSettings, Task):
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sentences) -> list[str]:
         """Return a line for each word and its tag, an empty line after each sentence: a file for `read`."""
-        found = []
-        for words, one in zip(data.words, answers, strict=True):
-            found += [*(one_line(word, tag) for word, tag in zip(words, one["tags"], strict=True)), ""]
-        return found
+        lines = []
+        for words, answer in zip(data.words, answers, strict=True):
+            lines += [*(one_line(word, tag) for word, tag in zip(words, answer["tags"], strict=True)), ""]
+        return lines
 
     def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:
         """Return the entities of each raw text; text[start:end] is their text, the score the mean over their words."""
-        found: list[Prediction] = []
-        for text, places, one in zip(data.texts, data.places, answers, strict=True):
+        dicts: list[Prediction] = []
+        for text, places, answer in zip(data.texts, data.places, answers, strict=True):
             row = []
-            for label, first, last in one["entities"]:
+            for label, first, last in answer["entities"]:
                 start = places[first][0]
                 end = places[last - 1][1]
-                score = float(np.mean(one["probabilities"][first:last]))
+                score = float(np.mean(answer["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
-            found.append({"entities": row})
-        return found
+            dicts.append({"entities": row})
+        return dicts
 
 
 def encoding_notes(

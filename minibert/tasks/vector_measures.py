@@ -55,10 +55,10 @@ class Measured:
         return self.figures | {f"{name}_error": error for name, error in self.errors.items()}
 
     def __str__(self) -> str:
-        found = [f"{name} {value:.4f} ± {self.errors[name]:.4f}" for name, value in self.figures.items()]
+        figures = [f"{name} {value:.4f} ± {self.errors[name]:.4f}" for name, value in self.figures.items()]
         of = "" if self.texts is None else f" among {counted(self.texts, 'text')}"
         rows = counted(self.rows, "pair" if self.texts is None else "query")
-        return block("vectors", rows + of, *found)
+        return block("vectors", rows + of, *figures)
 
 
 @with_settings(Recipe)
@@ -144,9 +144,9 @@ def right_texts(queries: Sequence[Any], texts: Sequence[Any]) -> tuple[dict[Any,
 
 def retrieval_of(queries: Matrix, texts: Matrix, right: Sequence[set[int]]) -> Measured:
     """Return the figures of measure_retrieval from the vectors of different queries and texts; right: see above."""
-    found = nearest(texts, queries, MOST)
-    each = [ranking_scores(rows.tolist(), wanted) for (rows, _), wanted in zip(found, right, strict=True)]
-    columns = {name: np.array([one[name] for one in each]) for name in each[0]}
+    ranked = nearest(texts, queries, MOST)
+    each = [ranking_scores(rows.tolist(), wanted) for (rows, _), wanted in zip(ranked, right, strict=True)]
+    columns = {name: np.array([scores[name] for scores in each]) for name in each[0]}
     return Measured(
         len(each),
         {name: float(values.mean()) for name, values in columns.items()},
@@ -183,7 +183,7 @@ def measure_file(
     ValueError, with the row, for a score that is not a number.
     """
     wanted = SCORED if what == "similarity" else SCORED[:2]
-    chosen = [Column(one.role, name, one.usual) for one, name in zip(wanted, columns, strict=False)]
+    chosen = [Column(column.role, name, column.usual) for column, name in zip(wanted, columns, strict=False)]
     rows = []
     with Table(path, chosen, files or FileSettings(), whole=what == "retrieval") as table:
         for row in table.rows():

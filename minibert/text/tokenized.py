@@ -4,13 +4,13 @@
     RoBERTa, XLM-R           <s> A </s>        <s> A </s></s> B </s>       one segment
 
 tokenizer.json defines this template as its post_processor. It is applied here rather than by the library because texts
-are cut, counted, split into windows and packed into rows as ids. B batch, S tokens.
+are truncated, counted, split into windows and packed into rows as ids. B batch, S tokens.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any, Self, TypeVar
 
@@ -109,7 +109,7 @@ def read_template(
 class TruncationWarning(UserWarning):
     """Texts were longer than max_length and lost their ends, or their beginnings by truncation_side."""
 
-    truncated: int = 0  # texts that were cut
+    truncated: int = 0  # texts that lost tokens
     texts: int = 0  # all texts
     limit: int = 0  # tokens
     longest: int = 0  # tokens of the longest text before truncation
@@ -140,7 +140,7 @@ class TokenStats:
     texts: int = 0  # or pairs
     tokens: int = 0  # of all rows, special tokens included, after truncation
     unknown: int = 0  # of these
-    truncated: int = 0  # texts that were cut
+    truncated: int = 0  # texts that lost tokens
     longest: int = 0  # tokens of the longest text before truncation, special tokens included
     special: int = 0  # [CLS] and [SEP] among the tokens
     uncounted: int = 0  # very long texts that were tokenized only as far as needed
@@ -151,16 +151,16 @@ class TokenStats:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(TokenStats)}
         return replace(self, **sums | {"longest": max(self.longest, other.longest)})
 
-    def cut(self, max_length: int, left: bool) -> TruncationWarning | None:
+    def truncation(self, max_length: int, left: bool) -> TruncationWarning | None:
         """Return the warning of truncated texts; None if all are whole."""
         at_least = self.uncounted > 0
-        cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, at_least, left=left)
-        return cut if self.truncated else None
+        warning = TruncationWarning(self.truncated, self.texts, max_length, self.longest, at_least, left=left)
+        return warning if self.truncated else None
 
     def warn(self, max_length: int, unknown_token: str, stacklevel: int, left: bool = False) -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
-        if cut := self.cut(max_length, left):
-            warnings.warn(cut, stacklevel=stacklevel)
+        if truncation := self.truncation(max_length, left):
+            warnings.warn(truncation, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:
             language = "does not cover this language or script; choose a checkpoint that was trained on it"
@@ -184,6 +184,12 @@ class Tokenized:
     stats: TokenStats
     second: list[int] | None = None  # K: where segment 1 begins in each row; None: single texts, or one segment only
     windows: list[int] | None = None  # N: rows per text; None: one each
+    details: Mapping[str, list[list[Any]]] = field(default_factory=dict)  # tokens, offsets, word_ids: K rows each
+
+    def segments(self) -> list[list[int]]:
+        """Return the segment of each token of each row, 0 or 1."""
+        second = self.second or map(len, self.ids)
+        return [[0] * start + [1] * (len(ids) - start) for ids, start in zip(self.ids, second, strict=True)]
 
     def take(self, numbers: Sequence[int]) -> Self:
         """Return the rows of some of the texts, in this order; the stats still count all texts."""
@@ -205,8 +211,14 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, longer) if first <= second else (longer, shorter)
 
 
-def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
-    """Return windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end."""
+def in_windows(ids: Sequence[int], room: int, stride: int | None = None) -> list[Any]:
+    """Return windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end.
+
+    stride: half of a window by default. Raises ValueError for one that would leave ids out.
+    """
+    stride = max(1, room // 2) if stride is None else stride
+    if stride > room:
+        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise max_length")
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
 
@@ -309,22 +321,24 @@ class Batch(Habits, Mapping[str, Any]):
         return replace(self, **{name: self[name].to(device) for name in TENSORS})
 
 
-def pad(rows: Sequence[Mapping[str, list[Any]]], id: int, token: str, stats: TokenStats, least: int = 0) -> Batch:
-    """Return rows of values per token as one batch, padded to the longest or to `least`; id, token: the padding's."""
-    fillers: dict[str, Any] = {
-        "input_ids": id,
-        "attention_mask": 0,
-        "token_type_ids": 0,
-        "special_tokens_mask": 1,
-        "tokens": token,
-        "offsets": (0, 0),
-        "word_ids": None,
-    }
-    width = max([least, *(len(row["input_ids"]) for row in rows)])
-    columns: dict[str, Any] = {
-        name: [row[name] + [filler] * (width - len(row[name])) for row in rows] for name, filler in fillers.items()
-    }
-    columns |= {name: Rows(columns[name]) for name in ("tokens", "word_ids")}
-    for name in TENSORS:
-        columns[name] = torch.tensor(columns[name], dtype=torch.long).reshape(len(rows), width)
-    return Batch(**columns, truncated=stats.truncated, longest=stats.longest)
+def pad(encoded: Tokenized, control_ids: Collection[int], id: int, token: str, least: int = 0) -> Batch:
+    """Return rows with details as one batch, padded to the longest or to `least`; id, token: the padding's."""
+    width = max([least, *map(len, encoded.ids)])
+
+    def padded(rows: Iterable[list[Any]], filler: Any) -> Rows[list[Any]]:
+        return Rows(row + [filler] * (width - len(row)) for row in rows)
+
+    def tensor(rows: Iterable[list[int]], filler: int) -> Tensor:
+        return torch.tensor(padded(rows, filler), dtype=torch.long).reshape(len(encoded.ids), width)
+
+    return Batch(
+        input_ids=tensor(encoded.ids, id),
+        attention_mask=tensor(([1] * len(ids) for ids in encoded.ids), 0),
+        token_type_ids=tensor(encoded.segments(), 0),
+        special_tokens_mask=tensor(([int(id in control_ids) for id in ids] for ids in encoded.ids), 1),
+        tokens=padded(encoded.details["tokens"], token),
+        offsets=padded(encoded.details["offsets"], (0, 0)),
+        word_ids=padded(encoded.details["word_ids"], None),
+        truncated=encoded.stats.truncated,
+        longest=encoded.stats.longest,
+    )

@@ -1,6 +1,6 @@
 """Text to ids with the `tokenizers` library, and statistics of what was cut off or unknown.
 
-    texts -> as_texts (checked row by row) -> tokens (the library) -> cut to max_length, counted
+    texts -> as_texts (checked row by row) -> tokens (the library) -> truncated to max_length, counted
           -> [CLS] a [SEP] b [SEP] -> padded to the longest row: Batch; or left as they are: Tokenized
 
 `wordpiece`, `byte_pairs` and `unigram` write out how the library finds the tokens, `tokenized` has what comes after
@@ -9,11 +9,9 @@ that: special tokens, cutting, padding.
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from minibert.checkpoints.checkpoint import Checkpoint
-from minibert.tables.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
+from minibert.tables.texts import TextOrPair, are_pairs, as_texts, as_texts_or_pairs, chunked
 from minibert.text.tokenized import (
     Batch,
     Tokenized,
@@ -89,7 +87,7 @@ class Tokenizer(TransformersNames):
         self._definition = {"added_tokens": []} | dict(definition) | {"truncation": None, "padding": None}
         self._settings = with_side(settings or {}, definition)
         self._source = source
-        self.cuts_left = self._settings.get("truncation_side") == "left"  # long texts keep their ends
+        self.truncates_left = self._settings.get("truncation_side") == "left"  # long texts keep their ends
         self.special_tokens_in_text = special_tokens_in_text
         literal = special_tokens_in_text == "literal"
         split = bool(self._settings.get("split_special_tokens"))
@@ -140,29 +138,19 @@ class Tokenizer(TransformersNames):
             raise ValueError(f"return_tensors is {brief(return_tensors)}; it must be 'pt', and `ids` returns lists")
         if padding not in (True, "longest", "max_length"):
             raise ValueError(f"padding is {brief(padding)}; choose True, 'longest' or 'max_length'; `ids` does not pad")
-        long = as_long(truncation)
-        max_length = self.resolve_max_length(max_length, pairs=pairs is not None)
-        first, second = as_columns(texts, pairs, missing=missing)
-        specials = self.template.specials(pairs=second is not None)
-        partners = repeat(None) if second is None else self.encode_each(second)
-        rows, lengths = [], []
-        for a, b in zip(self.encode_each(first), partners, strict=False):  # repeat has no end
-            n = len(a)
-            m = 0 if b is None else len(b)
-            lengths.append((n + m, True))
-            rows.append(self._row(a, b, *shares(n, m, max_length - specials)))
-        ids = [row["input_ids"] for row in rows]
-        stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
-        self.warn(stats, max_length)
-        return pad(rows, self.pad_id, self._pieces[self.pad_id], stats, max_length if padding == "max_length" else 0)
+        rows = as_texts_or_pairs(texts, pairs, missing=missing)
+        encoded = self.encode_texts(rows, long=as_long(truncation), max_length=max_length, details=True)
+        max_length = max_length or self.max_length
+        self.warn(encoded.stats, max_length)
+        least = max_length if padding == "max_length" else 0
+        return pad(encoded, self.control_ids, self.pad_id, self._pieces[self.pad_id], least)
 
     def ids(
         self, texts: object, *, max_length: int | None = None, truncation: str | bool = "warn", missing: str = "error"
     ) -> list[list[int]]:
         """Return the ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
-        max_length = self.resolve_max_length(max_length, pairs=False)
         rows = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
-        self.warn(rows.stats, max_length)
+        self.warn(rows.stats, max_length or self.max_length)
         return rows.ids
 
     def encode_texts(
@@ -173,92 +161,74 @@ class Tokenizer(TransformersNames):
         stride: int | None = None,
         max_length: int | None = None,
         first_row: int = 0,
+        details: bool = False,
     ) -> Tokenized:
-        """Return the ids of texts or pairs, with stats in place of warnings: for texts that arrive in chunks.
+        """Return the rows of texts or pairs, with stats in place of warnings; a call and `ids` are views of these.
 
         long, stride: as in a Recipe. first_row: the row of the first text in the ValueError of long="error".
+        details: with the tokens, offsets and word_ids of each row.
         Raises ValueError for windows of pairs, and for a stride longer than a window.
         """
         pairs = are_pairs(texts)
-        max_length = self.resolve_max_length(max_length, pairs=pairs)
+        max_length = self.resolve_max_length(max_length, pairs)
         specials = self.template.specials(pairs)
         room = max_length - specials
         if pairs and long == "windows":
             raise ValueError("long is 'windows', and windows are of single texts; for pairs use long='cut' or 'error'")
-        stride = max(1, room // 2) if stride is None else stride
-        if stride > room:
-            raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
-        whole_text = pairs or long == "windows" or self.cuts_left
-        enough = math.inf if whole_text else room + 1
+        enough = None if pairs or details or long == "windows" or self.truncates_left else room + 1
+        fields: dict[str, Callable[[int], Any]] = {"ids": int}  # with the value for a special token
+        if details:
+            fields |= {"tokens": self.id_to_token, "offsets": lambda id: (0, 0), "word_ids": lambda id: None}
+        rows: dict[str, list[list[Any]]] = {field: [] for field in fields}
+        starts, windows, lengths = [], [], []
         columns = zip(*texts, strict=True) if pairs else [texts]
-        ids, second, windows, lengths = [], [], [], []
-        for (a, whole), *partner in zip(*(self.encode_ids(column, enough) for column in columns), strict=True):
-            b = partner[0][0] if pairs else []
-            n, m = shares(len(a), len(b), room)
-            parts = in_windows(a, room, stride) if long == "windows" else [self.cut(a, n)]
-            ids += [self.template.row(part, self.cut(b, m) if pairs else None) for part in parts]
-            second.append(self.template.second(n))
+        encodings = [self.encode_each(column, details=details, enough=enough) for column in columns]
+        for text, a, *b in zip(texts, *encodings, strict=True):
+            total = len(a) + sum(map(len, b))
+            n, m = shares(len(a), total - len(a), room)
+            parts = in_windows(range(len(a)), room, stride) if long == "windows" else [self.truncate(range(len(a)), n)]
+            for field, special in fields.items():
+                first, *others = (getattr(encoding, field) for encoding in (a, *b))
+                second = self.truncate(others[0], m) if pairs else None
+                rows[field] += [self.template.row(first[part.start : part.stop], second, special) for part in parts]
+            starts.append(self.template.second(n))
             windows.append(len(parts))
-            lengths.append((len(a) + len(b), whole))
+            lengths.append((total, enough is None or len(text) <= BEGINNING))
+        ids = rows.pop("ids")
         stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long, windows, first_row)
-        starts = second if pairs and self.template.segment else None
-        return Tokenized(ids, stats, starts, windows if long == "windows" else None)
+        second_begins = starts if pairs and self.template.segment else None
+        return Tokenized(ids, stats, second_begins, windows if long == "windows" else None, rows)
 
-    def encode_each(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[Encoding]:
+    def encode_each(
+        self, texts: Iterable[Any], *, words: bool = False, details: bool = True, enough: int | None = None
+    ) -> Iterator[Encoding]:
         """Yield the ids, tokens, offsets and word_ids of each text, without special tokens and without truncation.
 
         words: each text is a list of its words; word_ids count these, offsets are into the word. Each word is tokenized
         as in the middle of a text, with a space before it if the vocabulary has words with spaces.
+        details: False leaves all but the ids out, and is faster. enough: of a very long text so many tokens suffice.
         """
         backend = self._words_backend if words else self._backend
-        for start in range(0, len(texts), TEXTS):
-            chunk = list(texts[start : start + TEXTS])
+        encode = backend.encode_batch if details else backend.encode_batch_fast
+        for chunk in chunked(texts):
+            # The library takes a hundred bytes per character, so of a long text only the beginning is tokenized. That
+            # must have twice as many tokens as are needed, because the last ones depend on what follows.
+            beginnings = chunk if enough is None else [text[:BEGINNING] for text in chunk]
             with guarded(self._source, TOKENIZE):
-                found = backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
-            yield from found
-
-    def encode_ids(self, texts: Iterable[Any], enough: float = math.inf) -> Iterator[tuple[list[int], bool]]:
-        """Yield the ids of each text, and whether they are complete: for a very long text, `enough` of them suffice.
-
-        The library takes a hundred bytes per character, so only the beginning of such a text is tokenized. It must have
-        twice as many tokens, because the last ones depend on what follows.
-        """
-        for chunk in chunked(map(str, texts)):
-            begin = [text if enough == math.inf else text[:BEGINNING] for text in chunk]
-            with guarded(self._source, TOKENIZE):
-                encodings = self._backend.encode_batch_fast(begin, add_special_tokens=False)
+                encodings = encode(beginnings, is_pretokenized=words, add_special_tokens=False)
             for text, encoding in zip(chunk, encodings, strict=True):
-                whole = enough == math.inf or len(text) <= BEGINNING
-                if whole or len(encoding) >= 2 * enough:
-                    yield encoding.ids, whole
+                if enough is None or len(text) <= BEGINNING or len(encoding) >= 2 * enough:
+                    yield encoding
                 else:
-                    yield next(self.encode_each([text])).ids, True
+                    yield from self.encode_each([text], words=words, details=details)
 
-    def _row(self, a: Encoding, b: Encoding | None, n: int, m: int) -> dict[str, list[Any]]:
-        """Return n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""
-
-        def around(field: str, special: Callable[[int], Any]) -> list[Any]:
-            second = None if b is None else self.cut(getattr(b, field), m)
-            return self.template.row(self.cut(getattr(a, field), n), second, special)
-
-        ids = around("ids", int)
-        return {
-            "input_ids": ids,
-            "attention_mask": [1] * len(ids),
-            "token_type_ids": self.template.segments(n, None if b is None else m),
-            "special_tokens_mask": [int(id in self.control_ids) for id in ids],
-            "tokens": around("tokens", self._pieces.__getitem__),
-            "offsets": around("offsets", lambda id: (0, 0)),
-            "word_ids": around("word_ids", lambda id: None),
-        }
-
-    def cut(self, values: Sequence[Any], count: int) -> Sequence[Any]:
-        """Return the values of a text's tokens that a row keeps: the first `count`, or the last if cuts_left."""
-        return values[max(0, len(values) - count) :] if self.cuts_left else values[:count]
+    def truncate(self, values: Sequence[Any], count: int) -> Any:
+        """Return the values of a text's tokens that a row keeps: the first `count`, or the last if truncates_left."""
+        return values[max(0, len(values) - count) :] if self.truncates_left else values[:count]
 
     def warn(self, stats: TokenStats, max_length: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each, at the line of the caller's caller."""
-        stats.warn(max_length, self._pieces[self.unk_id], 4, self.cuts_left)
+        stats.warn(max_length, self._pieces[self.unk_id], 4, self.truncates_left)
 
     def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
         """Return `max_length`, or the default for None. Raises ValueError if no token of text fits, or too many."""

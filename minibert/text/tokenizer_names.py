@@ -29,7 +29,7 @@ class TransformersNames(Habits):
         _pieces: dict[int, str]
         __call__: Callable[..., Any]
         encode_each: Callable[..., Iterator[Any]]
-        cut: Callable[..., Any]
+        truncate: Callable[..., Any]
         decode: Callable[..., str]
 
     cls_token_id, sep_token_id, pad_token_id, mask_token_id, unk_token_id = (
@@ -64,10 +64,10 @@ class TransformersNames(Habits):
         return list(next(self.encode_each(as_texts([text]))).tokens)
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True, **how: Any) -> Any:
-        """Return the ids of a text or a pair with special tokens, cut with a warning.
+        """Return the ids of a text or a pair with special tokens, truncated with a warning.
 
         how: max_length, truncation, ... of a call; with return_tensors="pt" the ids are a tensor, (1, S). Without
-        special tokens nothing is cut unless they say so. Raises ValueError for a pair without special tokens.
+        special tokens nothing is truncated unless they say so. Raises ValueError for a pair without special tokens.
         """
         if add_special_tokens:
             ids = self(text, pair, **how).input_ids
@@ -76,8 +76,8 @@ class TransformersNames(Habits):
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
         refuse_unknown("encode without special tokens", how, ("max_length", "truncation"))
         ids = next(self.encode_each(as_texts([text]))).ids
-        cuts = how.get("truncation", "max_length" in how)
-        return self.cut(ids, how.get("max_length") or self.max_length) if cuts else ids
+        truncates = how.get("truncation", "max_length" in how)
+        return self.truncate(ids, how.get("max_length") or self.max_length) if truncates else ids
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """Return the id of each token, or of one; the id of [UNK] for a token that is not in the vocabulary."""

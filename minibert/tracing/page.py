@@ -37,7 +37,7 @@ TOP = 12  # dimensions of a decision that are listed
 
 # Step -> the class or module that computes it, its function, and code of the line. A relative may have a subclass.
 STEPS: dict[str, tuple[Any, str, str]] = {
-    "tokens": (tokenizer.Tokenizer, "_row", "ids = around("),
+    "tokens": (tokenizer.Tokenizer, "encode_texts", "rows[field] += "),
     "ids": (model.Encoder, "forward", "as_inputs("),
     "token embeddings": (model.Embeddings, "add", "self.token("),
     "segment embeddings": (model.Embeddings, "add", "self.segment(segments)"),

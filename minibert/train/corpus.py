@@ -100,6 +100,7 @@ class CorpusFile:
     def tokenized(self, number: int, tokenizer: Tokenizer) -> list[Document]:
         """Return the documents of a window as token ids; sentences without tokens are dropped."""
         documents = self.documents(number)
-        encodings = tokenizer.encode_each([line for document in documents for line in document])
-        found = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
-        return [document for document in found if document]
+        lines = (line for document in documents for line in document)
+        encodings = tokenizer.encode_each(lines, details=False)
+        with_tokens = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
+        return [document for document in with_tokens if document]

@@ -174,8 +174,8 @@ class PretrainRun(Run):
     def finished(self, model: Any) -> dict[str, Head]:
         """Return the models that the objective trains, with their tokenizer."""
         models: dict[str, Head] = self.objective.finished(model)
-        for one in models.values():
-            one.tokenizer = self.tokenizer
+        for head in models.values():
+            head.tokenizer = self.tokenizer
         return models
 
 

@@ -99,7 +99,7 @@ def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length
     room = max_length - 3
     most = 64 if room - (stride or 0) > 64 else max(1, (room - (stride or 0)) // 2)
     assert [one.segments.index(1) - 2 for one in encoded.examples] == [most] * len(encoded.examples)
-    assert encoded.cut and f"longer than {most} tokens" in str(encoded.cut)
+    assert encoded.truncation and f"longer than {most} tokens" in str(encoded.truncation)
     (passage,) = encoded.back
     assert sorted({token for window in passage.windows for token in window}) == list(range(len(passage.offsets)))
 
@@ -138,7 +138,7 @@ def test_windows_are_those_of_transformers_whose_stride_is_the_overlap(stride: i
 def test_a_question_that_fits_is_whole_where_long_texts_lose_their_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
     data, task = Questions([asked(question="Where was she born?")], known=False), Answering(max_question=8)
     whole = encode(task, data, 40).examples  # its 5 tokens are more than half of 8
-    monkeypatch.setattr(TOKENIZER, "cuts_left", True)
+    monkeypatch.setattr(TOKENIZER, "truncates_left", True)
     assert [one.ids for one in encode(task, data, 40).examples] == [one.ids for one in whole]
 
 
@@ -146,7 +146,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
     question = "where " * 70
     encoded = encode(Answering(), Questions([asked("Rome", question=question), asked("Rome")]))
     assert encoded.examples[0].segments.index(1) == 66
-    assert "1 of 2 questions is longer than 64 tokens (the longest has 70)" in str(encoded.cut)
+    assert "1 of 2 questions is longer than 64 tokens (the longest has 70)" in str(encoded.truncation)
 
 
 # -- labels

@@ -153,7 +153,7 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer:
         "[CLS] very dull the film [SEP] bad bad bad bad [SEP]",
     ]
     assert [one.segments for one in encoded.examples] == [[0] * 9 + [1] * 2, [0] * 6 + [1] * 5]
-    assert "1 of 1 question is longer than 11 tokens (the longest has 24)" in str(encoded.cut)
+    assert "1 of 1 question is longer than 11 tokens (the longest has 24)" in str(encoded.truncation)
 
 
 # -- predictions

@@ -363,10 +363,10 @@ def test_an_unknown_label_is_refused_with_its_row(tmp_path: Path, tokenizer: Tok
 
 def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokenizer: Tokenizer) -> None:
     encoded = ONE.encode(ONE.from_texts(["good film " * 10, "bad"], ["the play", "the play"]), tokenizer, [], 10)
-    assert "1 of 2 texts is longer than 10 tokens (the longest has 25)" in str(encoded.cut)
+    assert "1 of 2 texts is longer than 10 tokens (the longest has 25)" in str(encoded.truncation)
     assert encoded.examples[0].segments == [0] * 7 + [1] * 3
     assert tokenizer.decode(encoded.examples[0].ids) == "[CLS] good film good film good [SEP] the play [SEP]"
-    assert ONE.encode(ONE.from_texts(["bad"]), tokenizer, [], 20).cut is None
+    assert ONE.encode(ONE.from_texts(["bad"]), tokenizer, [], 20).truncation is None
 
 
 # -- answers

@@ -265,7 +265,7 @@ def test_each_task_says_which_end_of_a_long_text_was_cut(task: Any, data: Any, c
     folder = copied("words")
     for side, lost in (("right", "after"), ("left", "before")):
         change(folder, "tokenizer_config.json", truncation_side=side)
-        assert f"what comes {lost} was cut off" in str(task.encode(data, load_tokenizer(folder), [], 12).cut)
+        assert f"what comes {lost} was cut off" in str(task.encode(data, load_tokenizer(folder), [], 12).truncation)
 
 
 def test_segments_are_left_out_where_the_files_leave_them_out(copied: Any) -> None:

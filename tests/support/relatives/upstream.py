@@ -1,4 +1,4 @@
-"""The upstreams of Invented, Lean and Parallel, as their inventors would have written them: nothing of minibert."""
+"""The upstreams of Lean and Parallel, as their inventors would have written them: nothing of minibert."""
 
 import math
 from types import SimpleNamespace
@@ -53,70 +53,6 @@ class Model(nn.Module):
             states.append(block(states[-1], attention_mask))
         states[-1] = norm(states[-1])
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Invented
-
-
-class InventedEmbeddings(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(101, 24, padding_idx=0), nn.Embedding(64, 24)
-        self.ln = nn.LayerNorm(24, 1e-5)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(3, 3 + ids.shape[1]))
-        return F.dropout(self.ln(x), 0.1, self.training)
-
-
-class InventedAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (heads(linear(x)) for linear in (self.q, self.k, self.v))
-        return self.o(attend(q, k, v, mask, 0.1 if self.training else 0.0))  # type: ignore[no-any-return]  # a Tensor
-
-
-class InventedBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn, self.ln1, self.ln2 = InventedAttention(), nn.LayerNorm(24, 1e-5), nn.LayerNorm(24, 1e-5)
-        self.up, self.down = nn.Linear(24, 40), nn.Linear(40, 24)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.ln1(F.dropout(self.attn(x, mask), 0.1, self.training) + x)
-        return self.ln2(F.dropout(self.down(F.gelu(self.up(x))), 0.1, self.training) + x)  # type: ignore[no-any-return]
-
-
-class InventedModel(Model):
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
-        block = InventedBlock()
-        self.embeddings, self.blocks = InventedEmbeddings(), nn.ModuleList([block, block, block, block])
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.embeddings(ids)  # type: ignore[no-any-return]  # a Tensor
-
-    def blocks_and_norm(self) -> tuple[Any, nn.Module]:
-        return self.blocks, nn.Identity()
-
-
-class InventedForSequenceClassification(Head):
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config, self.backbone = config, InventedModel(config)
-        self.score = nn.ModuleDict({"dense": nn.Linear(24, 24), "out": nn.Linear(24, 3)})
-
-    def encoder(self) -> nn.Module:
-        return self.backbone
-
-    def logits(self, x: Tensor) -> Tensor:
-        x = F.dropout(F.relu(self.score["dense"](x[:, 0])), 0.1, self.training)
-        return self.score["out"](x)  # type: ignore[no-any-return]  # a Tensor
 
 
 # ---------------------------------------------------------------------------------------------------------------
