@@ -56,7 +56,8 @@ def test_the_delimiter_is_found_and_named(
     rows, said = read(tmp_path / name, table(delimiter, header), *names)
     assert rows == ROWS
     assert len(said) == bool(shown)
-    assert all(f"{name}: its columns are separated by {shown}, not by ','; --delimiter {shown}" in one for one in said)
+    given = repr(shown.strip("'"))
+    assert all(f"{name}: its columns are separated by {shown}, not by ','; delimiter={given}" in one for one in said)
     assert read(tmp_path / name, table(delimiter, header), *names, delimiter=delimiter) == (ROWS, [])
 
 
@@ -85,7 +86,7 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
 
 @pytest.mark.parametrize("names", [("1", "2"), (None, None)])
 def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(tmp_path: Path, names: Any) -> None:
-    message = "x.csv: the delimiter of its columns is not certain; choose --delimiter ',' or --delimiter ';'"
+    message = "x.csv: the delimiter of its columns is not certain; choose delimiter=',' or delimiter=';'"
     with pytest.raises(ValueError, match=message):
         read(tmp_path / "x.csv", b"Gut;3,5\nSchlecht;1,5\n", *names)
 
@@ -93,7 +94,7 @@ def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(tmp_path: P
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
     with (
-        pytest.raises(ValueError, match="--delimiter ','"),
+        pytest.raises(ValueError, match="delimiter=','"),
         TextFile(tmp_path / "x.csv", "1") as file,
     ):
         list(file)
@@ -134,8 +135,8 @@ def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "message"),
     [
-        (table(";", NAMES, "cp1252"), "utf-8", r"line 1\b.*UTF-8 .*0xE4.*--encoding cp1252"),
-        (table(";", NAMES, "utf-16"), "utf-8", r"line 1\b.*UTF-8 .*0xFF.*--encoding utf-16"),
+        (table(";", NAMES, "cp1252"), "utf-8", r"line 1\b.*UTF-8 .*0xE4.*encoding='cp1252'"),
+        (table(";", NAMES, "utf-16"), "utf-8", r"line 1\b.*UTF-8 .*0xFF.*encoding='utf-16'"),
         (b"text,label\na,1\n\x81,1\n", "cp1252", r"line 3\b.*CP1252 .*0x81"),
         (b"text,label\na,\xc3", "utf-8", r"line 2\b.*UTF-8 .*0xC3"),
     ],
@@ -159,7 +160,7 @@ def test_bytes_that_are_not_text_are_an_error_with_the_line(
     ],
 )
 def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, content: bytes) -> None:
-    with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*--missing empty"):
+    with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*missing='empty'"):
         read(tmp_path / name, content)
     with TextFile(tmp_path / name, missing="empty") as file:
         assert list(file) == ["a", ""]
@@ -195,7 +196,7 @@ def test_a_column_that_no_row_has_is_an_error_also_where_rows_are_left_out(tmp_p
 
 @pytest.mark.parametrize("missing", ["error", "empty"])
 def test_a_missing_label_is_refused_with_the_way_to_leave_it_out(tmp_path: Path, missing: str) -> None:
-    with pytest.raises(ValueError, match=r"line 3\b.*''.*--missing drop"):
+    with pytest.raises(ValueError, match=r"line 3\b.*''.*missing='drop'"):
         read(tmp_path / "x.csv", b"text,label\na,1\nb,\n", missing=missing)
 
 
@@ -204,7 +205,7 @@ def test_nan_is_a_missing_text_as_null_is(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(content)
     with TextFile(tmp_path / "x.jsonl", missing="empty") as file:
         assert list(file) == ["a", ""]
-    with TextFile(tmp_path / "x.jsonl") as file, pytest.raises(ValueError, match=r"line 2\b.* nan\b.*--missing empty"):
+    with TextFile(tmp_path / "x.jsonl") as file, pytest.raises(ValueError, match=r"line 2\b.* nan\b.*missing='empty'"):
         list(file)
 
 

@@ -156,7 +156,7 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
             ONE,
             "x.tsv",
             "sentence\tlabel\na\t1\n\nb\t \n",
-            r"line 4\b.*''.*--missing drop",
+            r"line 4\b.*''.*missing='drop'",
         ),
         (ONE, "x.jsonl", '{"text": "a", "label": null}\n', r"line 1\b.*None"),
         (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', r"line 1\b.*0\.5"),
@@ -183,7 +183,7 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
             NUMBER,
             "x.jsonl",
             '{"text": "a", "label": null}\n',
-            r"line 1\b.*None.*--missing drop",
+            r"line 1\b.*None.*missing='drop'",
         ),
     ],
 )
