@@ -18,6 +18,7 @@ from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
+from minibert.utils.wording import advice
 
 TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
@@ -63,7 +64,7 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
             place = f"{name}, line {number},"
             if line.lstrip().startswith("["):
                 raise ValueError(
-                    f"{place} begins an array; the format of a JSON array is json: --format json (format=)"
+                    f"{place} begins an array; the format of a JSON array is json{advice(': {}', format='json')}"
                 )
             yield place, parsed(line, place)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from minibert.utils.habits import ATTRIBUTES, Habits
 from minibert.utils.printing import brief, counted
+from minibert.utils.wording import advice, named
 
 
 @contextmanager
@@ -218,7 +219,8 @@ def in_windows(ids: Sequence[int], room: int, stride: int | None = None) -> list
     """
     stride = max(1, room // 2) if stride is None else stride
     if stride > room:
-        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise max_length")
+        limit = named("max_length")
+        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise {limit}")
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
 
@@ -251,7 +253,7 @@ def token_stats(
         count, whole = lengths[too_long[0]]
         raise ValueError(
             f"row {first_row + too_long[0]} has {'' if whole else 'at least '}{count + specials} tokens, more than "
-            f"max_length {max_length}; shorten it, or use long='cut' (truncation='warn') to cut it"
+            f"{named('max_length')} {max_length}; shorten it{advice(', or use {} to cut it', long='cut')}"
         )
     several = [count for count in windows if count > 1]
     return TokenStats(

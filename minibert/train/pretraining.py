@@ -33,6 +33,7 @@ from minibert.utils.files import AnyPath, read_json, regular, user_path
 from minibert.utils.outputs import check_folder
 from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
+from minibert.utils.wording import advice
 
 HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
@@ -90,7 +91,7 @@ class PretrainRun(Run):
         stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
-            raise ValueError(f"{rest.path} gives no row of held-out text; name another file: dev=")
+            raise ValueError(f"{rest.path} gives no row of held-out text{advice('; name another file: {}', dev=...)}")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings = resolve_precision(settings, epochs=1)
@@ -231,8 +232,8 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         f"{stats['unknown']:.0%} of its tokens are unknown to the vocabulary; learn one from it: minibert vocab": (
             stats["unknown"] > MOST_UNKNOWN
         ),
-        "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
-        "paragraphs=True)": packing.pairing and stats["single"] == 1,
+        "each document has one sentence, so none follows another"
+        f"{advice(' (is each line a paragraph? {})', paragraphs=True)}": packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
         f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentencePairs) and texts and too_few,
         "it gives no row to learn from": not rows,

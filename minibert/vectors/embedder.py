@@ -33,6 +33,7 @@ from minibert.utils.files import AnyPath
 from minibert.utils.habits import Habits
 from minibert.utils.printing import brief, progress_bar
 from minibert.utils.settings import with_settings
+from minibert.utils.wording import advice, named
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
 from minibert.vectors.loading import LoadedCheckpoint, engine_of, files_in, load_checkpoint, samples, shared_tokenizer
@@ -123,7 +124,8 @@ class Embedder(Habits):
             raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         if tokenizer is not None and recipe.max_length not in (None, tokenizer.max_length):
             raise ValueError(
-                f"max_length is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
+                f"{named('max_length')} is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave "
+                "one out"
             )
         self.model: AnyPath | Encoder = model
         self.given_recipe = recipe
@@ -304,8 +306,8 @@ class Embedder(Habits):
         for text in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
             raise ValueError(
                 f"row {text if rows is None else rows[text]} has a vector with NaN or infinity in it, computed in "
-                f"{self.engine.precision}: the weights are damaged (fetch the checkpoint again), or numbers overflow "
-                "(use precision='float32')"
+                f"{self.engine.precision}: the weights are damaged (fetch the checkpoint again), or numbers overflow"
+                f"{advice(' (use {})', precision='float32')}"
             )
         vectors = F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
         return vectors[:, : self.recipe.dimensions]

@@ -20,6 +20,7 @@ from minibert.tables.formats import FileSettings
 from minibert.tables.texts import TextOrPair
 from minibert.utils.files import read_json, user_path, write_text_atomically
 from minibert.utils.outputs import OTHER
+from minibert.utils.wording import advice
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.parts import Parts, hash_of
 from minibert.vectors.recipe import Recipe
@@ -95,6 +96,6 @@ class Origin:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"{cls.place(vectors)} does not say how {vectors} was made: damaged, or of another version; embed the "
-                "texts again, or delete it and name model= and texts="
+                f"texts again{advice(', or delete it and name {} and {}', model=..., texts=...)}"
             ) from None
         return origin

@@ -250,7 +250,7 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
         (content, "title", "has no column 'title'; choose .* 'text', 'label', 'n'"),
         (content, "label", "row 1, has 0 as 'label', not a text"),
         (damaged, "text", r"x\.parquet is not a sound parquet file"),
-        (null, "text", r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"),
+        (null, "text", r"x\.parquet, row 2, has None as 'text', not a text; .* missing='empty'"),
     ):
         with pytest.raises(ValueError, match=message):
             read(folder, "x.parquet", held, column)
@@ -315,11 +315,11 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.txt.bz2", b"a fine film\n", None, r"x\.txt\.bz2.*Invalid data"),
         ("x.txt.xz", lzma.compress(b"a\n" * 999)[:-9], None, r"x\.txt\.xz.*cut off"),
         ("x.csv", b"PK\3\4\xff", None, "decompress it"),
-        ("x.jsonl", b'[{"text": "a"},\n{"text": "b"}]', None, r"line 1\b.*--format json "),
-        ("x.jsonl", b'\n[\n{"text": "a"}\n]', None, r"line 2\b.*--format json "),
+        ("x.jsonl", b'[{"text": "a"},\n{"text": "b"}]', None, r"line 1\b.*format='json'"),
+        ("x.jsonl", b'\n[\n{"text": "a"}\n]', None, r"line 2\b.*format='json'"),
         ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-8] + b"12345678", None, "CRC check failed"),
         *(
-            (name, b"a\n", None, r"ends in \.\w+,.*--format.*: txt, tsv, .*decompress")
+            (name, b"a\n", None, r"ends in \.\w+,.*format=.*: txt, tsv, .*decompress")
             for name in (*("x.docx", "x.log", "x.csv.zip", "x.jsonl.zst", "corpus.2024", "x.xml.gz"),)
         ),
     ],
