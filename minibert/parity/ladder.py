@@ -172,8 +172,8 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Inputs, first: Comparison
     mine, upstream = record(ours, batch)[place], record(theirs, batch)[place]
 
     def reproduces(model: nn.Module, batch: Inputs, target: Tensor) -> bool:
-        found = record(model, batch).get(place)
-        return found is not None and found.numel() == target.numel() and torch.equal(found.view_as(target), target)
+        tensor = record(model, batch).get(place)
+        return tensor is not None and tensor.numel() == target.numel() and torch.equal(tensor.view_as(target), target)
 
     if cause := loading(ours, theirs, lambda model: reproduces(model, batch, upstream)):
         return cause
