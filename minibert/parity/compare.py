@@ -1,6 +1,6 @@
 """The parity ladder: two models, one batch, and every number that the two compute from it, compared bit for bit.
 
-Rung by rung: tensors (every stage of stages.py), the hidden states of a row that fills every position, logits, losses,
+Rung by rung: tensors (every stage of hooks.py), the hidden states of a row that fills every position, logits, losses,
 gradients; then, with dropout on and the same seed, the tensors again and the weights after training steps; last, what
 a user would decide from the logits. Padding is compared like everything else. A row that is all padding is left out:
 no text gives one, and its result is not defined.
