@@ -62,36 +62,40 @@ def test_dir_has_what_the_package_offers() -> None:
 # -- a tokenizer
 
 
-@pytest.mark.parametrize("text", [TEXT, "", "unbelievable café [MASK] naïve 中文", "a [SEP] b"])
-def test_the_tokenizers_short_forms_give_what_transformers_gives(minilm: Path, text: str) -> None:
-    ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
-    ids, tokens = ours.encode(text), ours.tokenize(text)
-    for call in (
-        methodcaller("tokenize", text),
-        methodcaller("encode", text),
-        methodcaller("encode", text, PAIR),
-        methodcaller("encode", text, add_special_tokens=False),
-        methodcaller("convert_ids_to_tokens", ids),
-        methodcaller("convert_tokens_to_ids", [*tokens, "no such token"]),
-        methodcaller("decode", ids),
-    ):
-        assert call(ours) == call(theirs), call
-    assert ours.convert_ids_to_tokens(torch.tensor(ids)) == theirs.convert_ids_to_tokens(ids)
+SPECIALS = [f"{name}_token{end}" for name in ("cls", "sep", "pad", "mask", "unk") for end in ("", "_id")]
+IDS = torch.tensor([[101, 1996, 103, 102, 0], [101, 7367, 2078, 2072, 102]])
+LONG = ["the lovely film was " * 30, "dull " * 513]
+CUTS = [{"max_length": 512, "truncation": True}, {"max_length": 5, "truncation": True}, {"max_length": 9}]
+AS_IN_TRANSFORMERS: list[Callable[[Any], Any]] = [
+    len,
+    attrgetter("vocab_size", *SPECIALS),
+    methodcaller("get_vocab"),
+    lambda one: (sorted(one.all_special_ids), sorted(one.all_special_tokens)),
+    *(methodcaller("batch_decode", rows, skip_special_tokens=skip) for rows in (IDS, [*IDS]) for skip in (True, False)),
+    *(methodcaller("convert_ids_to_tokens", ids) for ids in (103, IDS[0], IDS[1].tolist())),
+    *(methodcaller("convert_tokens_to_ids", token) for token in ("[MASK]", "no such token", ["film", "no such token"])),
+]
+for text in (TEXT, "", "unbelievable café [MASK] naïve 中文", "a [SEP] b"):
+    AS_IN_TRANSFORMERS += [methodcaller("tokenize", text), methodcaller("encode", text, PAIR)]
+for text, special in product((TEXT, "a [SEP] b", *LONG), (True, False)):
+    AS_IN_TRANSFORMERS += [methodcaller("encode", text, add_special_tokens=special, **how) for how in CUTS]
+TENSOR = {"max_length": 8, "padding": "max_length", "truncation": True, "return_tensors": "pt"}
 
 
-@pytest.mark.parametrize("special", [True, False])
-@pytest.mark.parametrize(
-    "how", [{"max_length": 512, "truncation": True}, {"max_length": 5, "truncation": True}, {"truncation": True}]
-)
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
-def test_encode_cuts_as_it_is_told(minilm: Path, how: dict[str, Any], special: bool) -> None:
+def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None:
     ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
-    for text in (TEXT, "the lovely film was " * 30, "dull " * 513):
-        given = {"max_length": ours.max_length, **how, "add_special_tokens": special}
-        assert ours.encode(text, **how, add_special_tokens=special) == theirs.encode(text, **given)
-    if special:
-        padded = {"max_length": ours.max_length, **how, "padding": "max_length", "return_tensors": "pt"}
-        assert torch.equal(ours.encode(TEXT, PAIR, **padded), theirs.encode(TEXT, PAIR, **padded))
+    for number, call in enumerate(AS_IN_TRANSFORMERS):
+        assert call(ours) == call(theirs), (number, call)
+    for call in (
+        methodcaller("encode", TEXT, PAIR, **TENSOR),
+        lambda one: one([TEXT * 9, PAIR], **TENSOR)["input_ids"],
+    ):
+        assert torch.equal(call(ours), call(theirs))
+    assert ours.decode(IDS[0]) == theirs.decode(IDS[0]) and ours.model_max_length == ours.max_length
+    batch, expected = ours([TEXT, "film"]), theirs([TEXT, "film"], padding=True)
+    for name in ("word_ids", "tokens"):
+        assert [getattr(batch, name)(row) for row in (0, 1)] == [getattr(expected, name)(row) for row in (0, 1)]
 
 
 def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: minibert.Tokenizer) -> None:
@@ -108,7 +112,7 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: mini
         ("tokenize", {"text": 3}, r"row 0 .*\bint\b"),
     ],
 )
-def test_what_the_short_forms_cannot_do_is_refused(
+def test_what_a_tokenizer_cannot_do_is_refused(
     tokenizer: minibert.Tokenizer, method: str, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
@@ -116,39 +120,6 @@ def test_what_the_short_forms_cannot_do_is_refused(
 
 
 # -- names of transformers, sentence-transformers and scikit-learn
-
-
-def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None:
-    ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
-    how: dict[str, Any] = {"padding": True, "truncation": True, "max_length": 8, "return_tensors": "pt"}
-    with pytest.warns(TruncationWarning):
-        ids = ours([TEXT * 9, PAIR], **how)["input_ids"]
-    assert torch.equal(ids, theirs([TEXT * 9, PAIR], **how)["input_ids"])
-    specials = [f"{name}_token{end}" for name in ("cls", "sep", "pad", "mask", "unk") for end in ("", "_id")]
-    for name in (*specials, "vocab_size"):
-        assert getattr(ours, name) == getattr(theirs, name), name
-    for name in ("all_special_ids", "all_special_tokens"):
-        assert sorted(getattr(ours, name)) == sorted(getattr(theirs, name)), name
-    assert (len(ours), ours.get_vocab()) == (len(theirs), theirs.get_vocab())
-    assert ours.model_max_length == ours.max_length
-    for skip in (True, False):
-        rows = [list(ids[0]), list(ids[1])]
-        expected = theirs.batch_decode(ids, skip_special_tokens=skip)
-        assert ours.batch_decode(rows, skip_special_tokens=skip) == expected
-        assert ours.batch_decode(ids, skip_special_tokens=skip) == expected
-    for token in ("[MASK]", "film", "no such token"):
-        assert ours.convert_tokens_to_ids(token) == theirs.convert_tokens_to_ids(token)
-    assert ours.convert_ids_to_tokens(103) == theirs.convert_ids_to_tokens(103)
-    batch, expected = ours([TEXT, "film"]), theirs([TEXT, "film"], padding=True)
-    assert [batch.word_ids(row) for row in (0, 1)] == [expected.word_ids(row) for row in (0, 1)] == batch.word_ids
-    assert [batch.tokens(row) for row in (0, 1)] == [expected.tokens(row) for row in (0, 1)] == batch.tokens
-
-
-def test_truncation_false_cuts_nothing(tokenizer: minibert.Tokenizer) -> None:
-    with pytest.raises(ValueError, match=r"\b82\b.*max_length 20"):
-        tokenizer("good film " * 40, truncation=False)
-    with pytest.raises(ValueError, match="truncation is 'only_second'"):
-        tokenizer(TEXT, PAIR, truncation="only_second")
 
 
 @pytest.mark.parametrize("labels", [None, torch.tensor([1])])
@@ -165,37 +136,21 @@ def test_an_output_is_read_as_in_transformers(
     assert torch.equal(ours_encoded, found.hidden_states[-1])
     assert list(found.keys()) == list(expected.keys()) == [name for name, _ in found.items()]
     assert ("loss" in found, "logits" in found) == ("loss" in expected, True)
-    for read in (
-        len,
-        list,
-        dict,
-        lambda out: dict(**out),
-        lambda out: [0 in out, out.get("x", 7), out.get("attentions")],
-    ):
+    for read in (len, list, dict, lambda out: [0 in out, out.get("x", 7), out.get("attentions")]):
         assert repr(read(found)) == repr(read(expected)), read
     assert found.get("logits") is found.logits
     for out in (found, expected):
         with pytest.raises(KeyError):
             out["attentions"]
-    for ours_, theirs_ in (
-        (found.to_tuple(), expected.to_tuple()),
-        (found.values(), tuple(expected.values())),
-        (alone, others),
-    ):
-        assert isinstance(ours_, tuple) and len(ours_) == len(theirs_)
-        assert torch.equal(ours_[0], theirs_[0])
+    values = [(found.to_tuple(), expected.to_tuple()), (found.values(), tuple(expected.values())), (alone, others)]
+    for own, upstream in values:
+        assert isinstance(own, tuple) and len(own) == len(upstream) and torch.equal(own[0], upstream[0])
 
 
 def refused(call: Callable[[], Any]) -> str:
     with pytest.raises((AttributeError, TypeError, KeyError)) as error:
         call()
     return str(error.value)
-
-
-@pytest.mark.parametrize("name", ["from_pretrained", "save_pretrained", "encode_plus", "batch_encode_plus"])
-def test_what_a_tokenizer_calls_otherwise_is_said(name: str, tokenizer: minibert.Tokenizer) -> None:
-    message = refused(lambda: getattr(tokenizer, name)("x"))
-    assert name in message and ATTRIBUTES[name] in message
 
 
 def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
@@ -210,6 +165,8 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
     assert "loss='cosent'" in refused(lambda: minibert.CoSENTLoss(model))  # type: ignore[attr-defined]
     assert "minibert.train.finetune(" in refused(lambda: minibert.train.Trainer(model))
     assert "finetune('embed', pairs)" in refused(lambda: losses.MultipleNegativesRankingLoss(model))
+    for name in ("save_pretrained", "encode_plus", "batch_encode_plus"):
+        assert ATTRIBUTES[name] in refused(partial(getattr, tokenizer, name))
     for name, first in ALIKE.items():
         assert ATTRIBUTES[first] in refused(partial(getattr, minibert, name)), name
     for exchanged in (("x", model), (tokenizer, "x"), (torch.nn.Linear(2, 2), "x")):

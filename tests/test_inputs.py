@@ -209,6 +209,8 @@ def test_the_switch_is_reset_by_the_outer_of_two_and_is_that_of_one_thread() -> 
         with ThreadPoolExecutor() as pool:
             assert [checking(), pool.submit(checking).result()] == [False, True]
     assert checking()
+    with pytest.raises(ValueError, match="padded on the left"):
+        encode(attention_mask=LEFT)
 
 
 def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Callable[[], Any]) -> Any:
@@ -227,13 +229,6 @@ def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Calla
             assert entered.wait(60)
         ended.set()
         return found.result()
-
-
-def test_two_overlapping_threads_without_checks_leave_them_on() -> None:
-    assert not overlapping(unchecked, unchecked, checking)
-    assert checking()
-    with pytest.raises(ValueError, match="padded on the left"):
-        encode(attention_mask=LEFT)
 
 
 @pytest.mark.parametrize("second", ["encoder", "whole"])

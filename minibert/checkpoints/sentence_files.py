@@ -89,7 +89,7 @@ def check_prompt(path: Path, values: dict[str, Any]) -> None:
     name = values.get("default_prompt_name")
     prompts = values.get("prompts") or {}
     if not isinstance(name, str | None) or not isinstance(prompts, dict):
-        raise refusal(path, "its prompts are not texts by name, with the name of the default")
+        raise refusal(path, '"prompts" must map names to texts, and "default_prompt_name" must be one of the names')
     if name is not None and (prompt := prompts.get(name)):
         raise refusal(path, f"it puts {brief(prompt)} before every text; put it there yourself")
 

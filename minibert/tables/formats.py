@@ -209,7 +209,10 @@ def too_long(place: str, most: int) -> ValueError:
 
 
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
-    """Return the content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
+    """Return the content, read at once.
+
+    Raises ValueError if the file is too large, or is not in this encoding (naming the first wrong byte).
+    """
     content = stream.read(WHOLE_LIMIT + 1)
     if len(content) > WHOLE_LIMIT:
         raise too_long(f"{name}, read at once,", WHOLE_LIMIT)

@@ -80,7 +80,7 @@ class Column:
     role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
-    blank: bool = False  # an empty cell is a label: a text may have none of several
+    blank: bool = False  # an empty cell is allowed: the text has none of the labels
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ class MultiLabel:
         )
 
     def check(self, labels: Sequence[Names]) -> None:
-        """Raise ValueError if all rows have the same labels, or no two rows share one."""
+        """Raise ValueError if there is nothing to learn: all rows have the same labels, or every label occurs once."""
         counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
             raise ValueError(

@@ -262,7 +262,7 @@ class DistillRun(PretrainRun):
 
     @classmethod
     def of(cls, corpus: AnyPath, settings: Any) -> Self:
-        """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        """Check corpus, teacher and settings, and build the run. Raises what PretrainRun.of raises."""
         teacher = check_teacher(settings.init, "masked-lm")
         depth = teacher.config.num_hidden_layers
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:

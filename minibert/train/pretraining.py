@@ -62,7 +62,7 @@ class PretrainRun(Run):
 
     @classmethod
     def of(cls, corpus: AnyPath, settings: PretrainSettings) -> Self:
-        """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        """Check corpus and settings, and build the run. Raises ValueError or FileNotFoundError if it cannot learn."""
         distributed.check(settings.batch_size)
         new = settings.init is None
         if new == (settings.config is None) or (new and settings.tokenizer is None):

@@ -9,17 +9,19 @@ import json
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import save
 from safetensors.torch import load_file
 from support.models import assert_equal
+from tokenizers.processors import TemplateProcessing
 
-from minibert import Config, load_tokenizer
+from minibert import Config, Recipe, load_tokenizer
 from minibert.prediction import frozen
 from minibert.storage.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_weight
 from minibert.text.wordpiece import SPECIAL_TOKENS
@@ -28,59 +30,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper cas
 MUTATIONS = 2000  # of each kind of file
 REFUSALS = (ValueError, TypeError, FileNotFoundError)
 
-CONFIG = {
-    "model_type": "bert",
-    "vocab_size": 12,
-    "hidden_size": 4,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
-    "max_position_embeddings": 16,
-    "layer_norm_eps": 1e-12,
-    "id2label": {"0": "no", "1": "yes"},
-    "label2id": {"no": 0, "yes": 1},
-    "architectures": ["BertModel"],
-}
+SIZES = {"vocab_size": 12, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+CONFIG = Config(**SIZES, max_position_embeddings=16).to_dict() | {"architectures": ["BertModel"]}
 VOCAB = [*SPECIAL_TOKENS, "a", "b", "##s", "é", "hello"]
-TOKENIZER = {
-    "version": "1.0",
-    "truncation": None,
-    "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
-    "added_tokens": [
-        {
-            "id": id,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for id, token in enumerate(SPECIAL_TOKENS)
-    ],
-    "normalizer": {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": True,
-        "strip_accents": None,
-        "lowercase": True,
-    },
-    "pre_tokenizer": {"type": "BertPreTokenizer"},
-    "post_processor": {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
-    },
-    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    "model": {
-        "type": "WordPiece",
-        "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
-        "vocab": {token: id for id, token in enumerate(VOCAB)},
-    },
-}
+BACKEND = tokenizers.BertWordPieceTokenizer({token: id for id, token in enumerate(VOCAB)})
+BACKEND.enable_padding()
+BACKEND._tokenizer.post_processor = TemplateProcessing(
+    single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+)
 TOKENIZER_CONFIG = {
     "do_lower_case": True,
     "strip_accents": None,
@@ -90,29 +47,10 @@ TOKENIZER_CONFIG = {
     "tokenizer_class": "BertTokenizer",
 }
 ARRAYS = {"mean": np.zeros(3), "scale": np.ones(3), "coef": np.ones((1, 3)), "intercept": np.ones(1)}
-CLASSIFIER = {
-    "format": 1,
-    "model": "a",
-    "weights_sha256": "b" * 64,
-    "tokenizer_fingerprint": "c" * 64,
-    "pairs": False,
-    "pooling": "cls",
-    "layers": [-1],
-    "combine": "concat",
-    "precision": "float32",
-    "long": "cut",
-    "stride": None,
-    "missing": "error",
-    "normalize": False,
-    "max_length": None,
-    "dimensions": None,
-    "columns": {},
-    "labels": ["no", "yes"],
-    "C": 1.0,
-    "rows": 2,
-    "folds": 5,
-    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
-}
+RECIPE = {name: value for name, value in asdict(Recipe()).items() if name in frozen.RECIPE}
+FOUND = {"labels": ["no", "yes"], "C": 1.0, "rows": 2, "folds": 5, "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}]}
+HASHES = {"weights_sha256": "b" * 64, "tokenizer_fingerprint": "c" * 64}
+CLASSIFIER = {"format": 1, "model": "a", "pairs": False, "columns": {}} | HASHES | RECIPE | FOUND
 INDEX = {"metadata": {"total_size": 24}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
 HEADER = {
     "__metadata__": {"format": "pt"},
@@ -160,7 +98,7 @@ KINDS = {
     "config": Kind("config.json", CONFIG, lambda folder: Config.from_file(folder / "config.json").to_dict()),
     "header": Kind(WEIGHTS_FILE, HEADER, read_weights, framed),
     "index": Kind(INDEX_FILE, INDEX, list_tensors, beside=SHARD),
-    "tokenizer": Kind("tokenizer.json", TOKENIZER, read_words, beside=BESIDE),
+    "tokenizer": Kind("tokenizer.json", json.loads(BACKEND.to_str()), read_words, beside=BESIDE),
     "settings": Kind("tokenizer_config.json", TOKENIZER_CONFIG, read_words, beside=WORDS),
     "vocabulary": Kind("vocab.txt", "\n".join(VOCAB), read_words, beside=BESIDE),
     "classifier": Kind(frozen.CLASSIFIER_FILE, CLASSIFIER, frozen.read, with_details),
@@ -182,24 +120,8 @@ PIECES = [
 ]
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**62, 2**64, 10**30, 0.5, -0.5, 1e39, float("nan"), float("inf")),
-    *(
-        "",
-        "a",
-        "[UNK]",
-        "\ud800",
-        "x" * 300,
-        "../a",
-        "BPE",
-        "WordLevel",
-        "F64",
-        "I32",
-        [],
-        {},
-        [[]],
-        [None],
-        {"": None},
-    ),
-    *([1] * 40, {"type": "BPE"}, {"content": 7}, {"id": -1}),
+    *("", "a", "[UNK]", "\ud800", "x" * 300, "../a", "BPE", "WordLevel", "F64", "I32", [], {}, [[]], [None]),
+    *({"": None}, [1] * 40, {"type": "BPE"}, {"content": 7}, {"id": -1}),
 ]
 
 

@@ -101,24 +101,12 @@ def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: st
         assert differences(*both(family), list(first), list(second), max_length) == []
 
 
-@quiet
-@pytest.mark.parametrize("other", [{"lowercase": False}, {"special_tokens_in_text": "literal"}, "prefix"], ids=str)
-def test_the_comparison_with_transformers_notices_another_setting(other: Any, both: Any, folders: Any) -> None:
-    ours, theirs = both("roberta" if other == "prefix" else "bert")
-    if other == "prefix":
-        theirs = AutoTokenizer.from_pretrained(folders("roberta"), add_prefix_space=True)
-    else:
-        ours = load_tokenizer(FOLDER, **other)
-    assert differences(ours, theirs, TEXTS) != []
-
-
 # -- the batch
 
 
 def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     batch = TOKENIZER(["hello", "hello big world"])
     assert batch.input_ids.tolist() == [[CLS, 7592, SEP, PAD, PAD], [CLS, 7592, 2502, 2088, SEP]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert batch.special_tokens_mask.tolist() == [[1, 0, 1, 1, 1], [1, 0, 0, 0, 1]]
     assert batch.input_ids.dtype == batch.attention_mask.dtype == batch.token_type_ids.dtype == torch.long
     moved = batch.to("meta")
@@ -194,6 +182,7 @@ def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(cal
     assert [sum(mask) if call is TOKENIZER else len(mask) for mask in rows] == [512, 3, 512]
     assert isinstance(made, list) or (made.truncated, made.longest, made.input_ids[0, -1]) == (2, 1002, SEP)
     for truncation, message in (
+        (False, "row 0 has 602 tokens, more than max_length 512"),
         ("error", "row 0 has 602 tokens, more than max_length 512"),
         ("only_first", "'only_first'; it must be 'warn' or 'error'"),
     ):
@@ -259,21 +248,18 @@ def test_a_token_is_displayed_as_text(both: Any) -> None:
 
 
 def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids() -> None:
-    options = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
-    assert len({load_tokenizer(FOLDER, **option).fingerprint for option in [{}, *options]}) == 4
+    options: list[Any] = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
+    assert len({TOKENIZER.fingerprint, *(load_tokenizer(FOLDER, **how).fingerprint for how in options)}) == 4
     # Caches and saved classifiers of users have it.
     assert TOKENIZER.fingerprint == "d1ca422ac6a799d0882dec07ccb6acbf702330d42803098d757d810e1038223c"
 
 
 @quiet
 @every_family
-@pytest.mark.parametrize("options", [{}, {"max_length": 100}, {"lowercase": False}], ids=str)
 def test_a_saved_or_pickled_tokenizer_is_the_same_for_transformers_and_minibert(
-    family: str, options: dict[str, Any], tmp_path: Path, folders: Any
+    family: str, tmp_path: Path, folders: Any
 ) -> None:
-    if "lowercase" in options and family != "bert":
-        pytest.skip("only BERT's casing can be changed")
-    saved = load_tokenizer(folders(family), **options)
+    saved = load_tokenizer(folders(family), max_length=100, lowercase=False if family == "bert" else None)
     saved.save(tmp_path)
     write_config(tmp_path, family, 40_000)
     theirs = AutoTokenizer.from_pretrained(tmp_path)

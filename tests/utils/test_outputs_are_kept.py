@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,10 @@ def contents(folder: Path, pattern: str = "*") -> dict[str, bytes]:
 
 
 def add_foreign(folder: Path) -> dict[str, bytes]:
-    """A thesis, and a sub folder of drafts; returns their contents."""
-    (folder / "drafts").mkdir(parents=True)
-    (folder / "thesis.txt").write_text("my life")
-    (folder / "drafts" / "config.json").write_text("{}")
+    """A thesis, drafts, and files with the names of ours; returns their contents."""
+    for name in ("thesis.txt", "config.json", "model.safetensors", "drafts/config.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("my life")
     return contents(folder)
 
 
@@ -235,15 +234,6 @@ def test_a_folder_with_any_file_of_the_user_is_not_replaced(tmp_path: Path, name
     assert contents(tmp_path) == before
 
 
-def test_a_checkpoint_that_minibert_did_not_write_is_not_replaced(run: Run, home: Path, tmp_path: Path) -> None:
-    """Its files have the names of ours."""
-    shutil.copytree(home / "words", tmp_path / "out")
-    before = contents(tmp_path / "out")
-    for command in FOLDERS:
-        assert run(*FOLDERS[command], "--out", tmp_path / "out", "--overwrite") == 2
-    assert contents(tmp_path / "out") == before
-
-
 # -- what goes wrong on the way
 
 
@@ -290,13 +280,6 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, kind: str) -> No
     out.mkdir() if kind == "folder" else os.mkfifo(out)
     with pytest.raises(ValueError, match=f"is a {kind}, not a file"):
         check_file(out, overwrite=True, endings=[".npy"])
-
-
-def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    """In a container each process may have the same number."""
-    (tmp_path / f".out.{os.getpid()}").mkdir()
-    write_two(tmp_path / "out", "new")
-    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"new", "out/sub/b.txt": b"new"}
 
 
 def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(
