@@ -113,15 +113,15 @@ class FileSettings(TextSettings):
                     "and --delimiter (format=, delimiter=), or name a file"
                 )
             return FOLDER
-        found = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
-        if found not in FORMATS:
+        format = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
+        if format not in FORMATS:
             raise ValueError(
-                f"{name} ends in .{found}, which is not a known format; name the format with --format (format=): "
+                f"{name} ends in .{format}, which is not a known format; name the format with --format (format=): "
                 f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
-        if self.delimiter is not None and found not in DELIMITERS:
-            raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
-        return found
+        if self.delimiter is not None and format not in DELIMITERS:
+            raise ValueError(f"{name} is read as {format}, which has no delimiter; leave it out, or use --format csv")
+        return format
 
 
 def decompressed_name(name: str) -> str:
@@ -209,7 +209,10 @@ def too_long(place: str, most: int) -> ValueError:
 
 
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
-    """Return the content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
+    """Return the whole content as text.
+
+    Raises ValueError if the file is too large, or is not in this encoding (naming the first wrong byte).
+    """
     content = stream.read(WHOLE_LIMIT + 1)
     if len(content) > WHOLE_LIMIT:
         raise too_long(f"{name}, read at once,", WHOLE_LIMIT)

@@ -80,7 +80,7 @@ class Column:
     role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
-    blank: bool = False  # an empty cell is a label: a text may have none of several
+    blank: bool = False  # an empty cell is allowed: the text has none of the labels
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ class Table:
 
     def state(self) -> tuple[int, int] | None:
         """Return the bytes and modification time of a file; None for anything else."""
-        found = os.fstat(self.stream.fileno()) if self.is_file else None
-        return found and (found.st_size, found.st_mtime_ns)
+        status = os.fstat(self.stream.fileno()) if self.is_file else None
+        return status and (status.st_size, status.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield the values of the requested columns, row by row: texts, and labels of any type, stripped.
@@ -150,10 +150,10 @@ class Table:
         rows = dropped = 0
         drop = self.settings.missing == "drop"
         unnamed: ValueError | None = None
-        for place, found in self.records():
+        for place, row in self.records():
             rows += 1
             self.place = place
-            record = {"text": found} if isinstance(found, str) else found
+            record = {"text": row} if isinstance(row, str) else row
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")
             try:
@@ -267,40 +267,40 @@ class Table:
         implied = DELIMITERS[self.format]
         rows = {one: first_rows(lines, dialect(self.format, one)) for one in CANDIDATES}
         order = sorted((one for one in CANDIDATES if rows[one]), key=lambda one: one != implied)
-        found = [one for one in order if self._has_names(rows[one][0])][:1]
+        fitting = [one for one in order if self._has_names(rows[one][0])][:1]
         several = [one for one in order if len(rows[one][0]) > 1]
-        found = found or [one for one in several if len(set(map(len, rows[one]))) == 1]
-        if [column.name for column in self.columns] == ["1"] and implied not in found:
-            found = [implied, *found]  # each line may be a text
-        if len(found) > 1 and not found[0] == implied == "\t":
-            ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
+        fitting = fitting or [one for one in several if len(set(map(len, rows[one]))) == 1]
+        if [column.name for column in self.columns] == ["1"] and implied not in fitting:
+            fitting = [implied, *fitting]  # each line may be a text
+        if len(fitting) > 1 and not fitting[0] == implied == "\t":
+            ways = " or ".join(f"--delimiter {shown(one)}" for one in fitting)
             raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
-        found = found or (several if has_header(self.columns, ()) else []) or [implied]
-        if found[0] != implied:
+        fitting = fitting or (several if has_header(self.columns, ()) else []) or [implied]
+        if fitting[0] != implied:
             warnings.warn(
-                f"{self.name}: its columns are separated by {shown(found[0])}, not by {shown(implied)}; --delimiter "
-                f"{shown(found[0])} (delimiter=) confirms it",
+                f"{self.name}: its columns are separated by {shown(fitting[0])}, not by {shown(implied)}; --delimiter "
+                f"{shown(fitting[0])} (delimiter=) confirms it",
                 stacklevel=2,
             )
-        return found[0]
+        return fitting[0]
 
     def _has_names(self, row: Sequence[str]) -> bool:
         """Return whether this is a header with the requested columns."""
         return bool(self.columns) and has_header(self.columns, row) and set(row).issuperset(names_of(self.columns, row))
 
-    def is_missing(self, found: Any, column: Column) -> bool:
+    def is_missing(self, value: Any, column: Column) -> bool:
         """Return whether a value is null, NaN, a label of only blanks, or a text that is an empty cell of a table."""
-        if not isinstance(found, str):
-            return is_missing(found)
+        if not isinstance(value, str):
+            return is_missing(value)
         if column.role == "label":
-            return not found.strip() and not column.blank
-        return not found and self.format in DELIMITERS
+            return not value.strip() and not column.blank
+        return not value and self.format in DELIMITERS
 
-    def value(self, found: Any, name: str, column: Column, where: str) -> object:
+    def value(self, cell: Any, name: str, column: Column, where: str) -> object:
         """Return a text unchanged, a label stripped. Raises ValueError if it is missing or not a text."""
-        absent = self.is_missing(found, column)
+        absent = self.is_missing(cell, column)
         if column.role == "label":
-            label = found.strip() if isinstance(found, str) else found
+            label = cell.strip() if isinstance(cell, str) else cell
             if absent:
                 raise ValueError(
                     f"{where} has the label {brief(label)}; each row needs one: fill it, or leave such rows out: "
@@ -309,17 +309,17 @@ class Table:
             return label
         missing = "empty" if self.settings.missing == "empty" else "error"
         if self.format == MEMORY:
-            return as_text(found, where.removeprefix("row "), missing)
+            return as_text(cell, where.removeprefix("row "), missing)
         if absent and missing == "empty":
             return ""
-        if absent or not isinstance(found, str):
-            wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {brief(name)}, not a text"
+        if absent or not isinstance(cell, str):
+            wrong = f"{where} has {'an empty cell' if cell == '' else brief(cell)} as {brief(name)}, not a text"
             drop = ", --missing drop leaves the row out" * (
                 column.role != "column"
             )  # which may be embedded, row by row
             hint = f"; fill it, or --missing empty reads an empty text{drop} (missing=)" * absent
             raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
-        return found
+        return cell
 
     def _table(self, rows: PlacedCells) -> PlacedRows:
         """Yield the rows of a table as objects. The first is a header unless columns are requested by number.
@@ -394,7 +394,7 @@ def nested(record: object, name: str) -> object:
     if not isinstance(record, dict) or name in record:
         return record[name] if isinstance(record, dict) else None
     outer = (one for one in record if name.startswith(f"{one}."))
-    return next((found for one in outer if (found := nested(record[one], name[len(one) + 1 :])) is not None), None)
+    return next((value for one in outer if (value := nested(record[one], name[len(one) + 1 :])) is not None), None)
 
 
 def names_of(columns: Sequence[Column], names: Sequence[str]) -> list[str | None]:
@@ -438,19 +438,19 @@ def find_columns(
     unnamed = sum(column.name is None for column in columns)
     spare = iter(left if (first or len(columns) == 1) and len(left) == unnamed else ())
     counts = Counter(names)
-    found: dict[str, Column] = {}
+    chosen: dict[str, Column] = {}
     for column, written in zip(columns, wanted, strict=True):
         name = written or next(spare, "")
-        if name in found or counts[name] != 1:
+        if name in chosen or counts[name] != 1:
             what = repr(name) if name else " or ".join(column.usual)
-            count = "only one" if name in found else "more than one" if name in names else "no"
+            count = "only one" if name in chosen else "more than one" if name in names else "no"
             if first and not any(one.name for one in columns):
                 either = f"{listed(first)}; if these are no names, choose a number from 1 to {len(first)}"
             else:
                 either = listed(names) + " (without a header, columns have numbers)" * bool(first)
             raise ValueError(f"{where} has {count} column {what}; choose as {column.role} one of: {either}")
-        found[name] = column
-    return tuple(found)
+        chosen[name] = column
+    return tuple(chosen)
 
 
 def listed(names: Sequence[str]) -> str:

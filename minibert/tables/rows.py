@@ -19,7 +19,7 @@ from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 
-TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
+ARROW_TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
 PlacedRows = Iterator[tuple[str, object]]  # objects and texts as they are in a file, alike
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
@@ -129,8 +129,8 @@ def texts_in(folder: str) -> tuple[list[Path], list[Path]]:
     out, because they have no label. Raises ValueError for a folder without texts.
     """
     root = user_path(folder)
-    found = [Path(below, name) for below in folders_below(str(root)) for name in os.listdir(below or ".")]
-    files = sorted(path for path in found if path.is_file())
+    paths = [Path(below, name) for below in folders_below(str(root)) for name in os.listdir(below or ".")]
+    files = sorted(path for path in paths if path.is_file())
     texts = [path for path in files if path.suffix.lower() == ".txt" and not path.name.startswith(".")]
     if not texts:
         raise ValueError(f"{folder} is a folder without .txt files (each would be one text); name a file")
@@ -184,7 +184,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
         raise too_much
-    texts = [one.name for one in file.schema_arrow if str(one.type) in TEXTS]
+    texts = [one.name for one in file.schema_arrow if str(one.type) in ARROW_TEXTS]
     held, row = 0, 1
     try:
         schema = file.read_row_groups([], columns=columns).schema
