@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.models import HARD_TEXTS, Pair, small_config, unequal
 from support.training import Found, batch_of, examples, to_the_end
 from support.words import write_tsv
@@ -113,6 +114,25 @@ def test_a_config_that_no_modernbert_can_have_is_refused_by_name(raw: Raw, messa
 def test_another_ignored_label_is_refused() -> None:
     with pytest.raises(ValueError, match="sparse_pred_ignore_index 0"):
         HEAD_CLASSES["masked-lm"](config(sparse_pred_ignore_index=0))
+
+
+def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named(tmp_path: Path) -> None:
+    model = HEAD_CLASSES["masked-lm"](config())
+    minibert.save(model, tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    layer: Any = model.encoder.layers[1]
+    for name, modules in (
+        ("attn.Wqkv", (layer.attention.query, layer.attention.key, layer.attention.value)),
+        ("mlp.Wi", (layer.feed_forward.expand, layer.feed_forward.gate)),
+    ):
+        whole = torch.cat([module.weight for module in modules])
+        assert torch.equal(stored[f"model.layers.1.{name}.weight"], whole)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"intermediate_size": 36}))
+    with pytest.raises(ValueError, match=r"mlp\.Wi\.weight.*74, 24.*72, 24"):
+        minibert.load(tmp_path)
+    with pytest.raises(ValueError, match=r"attention\.query is layers\.\{\}\.attn\.Wqkv.* 3 "):
+        dataclasses.replace(MODERNBERT, fused=("layers.{}.mlp.Wi",))
 
 
 # ---------------------------------------------------------------------------------------------------------------

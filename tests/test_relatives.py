@@ -1,202 +1,104 @@
-"""A relative that nobody published, written in one file as a user would, runs on every path with nothing else changed.
+"""A relative that minibert does not have, written in one file as a user would, runs on every path: EuroBERT.
 
-    later     norm first, rotary positions, windows, a gate, no biases; the files hold fused tensors
-    invented  positions from 3, all layers share their weights, no segments, other names
-    lean      RMSNorm, SwiGLU, rotary positions, no biases (EuroBERT, Llama)
-    parallel  attention and feed-forward read the same norm (GPT-J, PaLM)
-
-Their upstreams are written by hand (support/relatives/upstream.py); Later is computed token by token instead.
+Nothing else is changed for it (support/eurobert.py), and transformers has it, so that every tensor can be compared.
 """
 
-import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from support.engine import EXACT
-from support.models import Pair
-from support.relatives import RELATIVES, upstream
-from support.training import Found, batch_of, write_corpus
+from support.eurobert import EUROBERT
+from support.models import MakePair, Pair, small_config, unequal
+from support.training import Found, batch_of
 from support.words import labelled, write_tsv, write_words_checkpoint
 from torch import Tensor, nn
 
 import minibert
-from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
-from minibert.families.base import Family
-from minibert.families.distilbert import WithoutSegments
+from minibert.families.bert import BERT
 from minibert.families.modernbert import GatedFeedForward, RotaryAttention
 from minibert.heads import HEAD_CLASSES
-from minibert.hooks import Inputs, Place, record
+from minibert.hooks import Place
 from minibert.kernels.parts import with_parts
 from minibert.model import FeedForward, Layer, SelfAttention
-from minibert.parity.checkpoints import randomise, task
-from minibert.parity.compare import first_divergent
+from minibert.parity.checkpoints import randomise
 from minibert.quick import QUICK
 from minibert.train import distill, finetune
 from minibert.train.loop import packed_loss, readable_loss
+from minibert.vectors import calibration
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
-LATER, INVENTED, LEAN, PARALLEL = RELATIVES.values()
-SIZES: dict[str, Any] = {
-    "vocab_size": 101,
-    "hidden_size": 24,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "layer_norm_eps": 1e-5,
-    "num_labels": 3,
-}
-ROWS = [[5, 9, 13, 8], [7], [*range(3, 40)], [3, 4, 60, 2, 31, 17, 9], [11, 12, 13, 14], [*range(40, 80)]]
-every = pytest.mark.parametrize("family", RELATIVES.values(), ids=list(RELATIVES))
-every_head = pytest.mark.parametrize(
-    ("family", "head"),
-    [pytest.param(family, head, id=f"{family.name}-{head}") for family in RELATIVES.values() for head in family.heads],
-)
-with_upstream = pytest.mark.parametrize("family", [INVENTED, LEAN, PARALLEL], ids=lambda family: family.name)
+ROWS = [[5, 9, 13, 8], [7], [*range(4, 40)], [5, 4, 60, 2, 31, 17, 9], [11, 12, 13, 14], [*range(40, 80)]]
+TEXT_HEAD = "sequence-classification"
+every_head = pytest.mark.parametrize("head", EUROBERT.heads)
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row of FAMILIES each."""
-    for name, family in RELATIVES.items():
-        monkeypatch.setitem(FAMILIES, name, family)
+    """One row of FAMILIES."""
+    monkeypatch.setitem(FAMILIES, "eurobert", EUROBERT)
 
 
-def raw(family: Family) -> dict[str, Any]:
-    """Its config.json."""
-    return {"model_type": family.name} | {family.keys.get(name, name): value for name, value in SIZES.items()}
-
-
-def model_of(family: Family, head: str | None = None, **changes: Any) -> Any:
+def model_of(head: str | None = None, **changes: Any) -> Any:
     """With every parameter random."""
-    model = (HEAD_CLASSES[head] if head else minibert.Encoder)(minibert.Config.from_dict(raw(family) | changes))
+    sizes: dict[str, Any] = {"num_hidden_layers": 4, "max_position_embeddings": 64}
+    model = (HEAD_CLASSES[head] if head else minibert.Encoder)(small_config(EUROBERT, **sizes | changes))
     randomise(model, 3)
     return model.eval()
 
 
-def pair_of(family: Family, **mistake: Any) -> Pair:
-    """Both sides with the same parameters; a mistake: another architecture than upstream's."""
-    family = replace(
-        family, architecture=lambda config: replace(RELATIVES[family.name].architecture(config), **mistake)
-    )
-    FAMILIES[family.name] = family
-    head = next(iter(family.heads))
-    kind = getattr(upstream, family.upstream + HEAD_CLASSES[head].upstream)
-    theirs = kind(SimpleNamespace(**raw(family), pad_token_id=0)).eval()
-    randomise(theirs, 5)
-    ours, state = model_of(family, head), dict(theirs.named_parameters())  # each shared one once
-    names = {name: full_name(family, name, family.heads[head]) for name in ours.state_dict()}
-    ours.load_state_dict({name: state.get(names[name], x) for name, x in ours.state_dict().items()})
-    return Pair(ours, theirs, task(head, ours.config, 16), head)
+def pair_of(pair: MakePair, monkeypatch: pytest.MonkeyPatch, head: str = TEXT_HEAD, **mistake: Any) -> Pair:
+    """Both sides, four layers deep; a mistake: another architecture than upstream's."""
+    other = replace(EUROBERT, architecture=lambda config: replace(EUROBERT.architecture(config), **mistake))
+    monkeypatch.setitem(FAMILIES, "eurobert", other)
+    without = dict.fromkeys(("hidden_dropout_prob", "classifier_dropout"), 0.0)  # as upstream
+    return pair(other, head, num_hidden_layers=4, classifier_pooling="bos", **without)
 
 
-def write_folder(folder: Path, family: Family, head: str | None, **changes: Any) -> Path:
+def write_folder(folder: Path, head: str | None, **changes: Any) -> Path:
     """A checkpoint with a vocabulary of its own."""
     write_words_checkpoint(folder)
     (folder / "model.safetensors").unlink()
     words = len((folder / "vocab.txt").read_text("utf-8").splitlines())
-    minibert.save(model_of(family, head, vocab_size=words, **changes), folder)
+    minibert.save(model_of(head, vocab_size=words, pad_token_id=0, **changes), folder)
     return folder
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Its config.json and its files
-
-
-@every
-def test_config_json_is_read_and_written_back_unchanged(family: Family) -> None:
-    config = minibert.Config.from_dict(raw(family))
-    assert (config.hidden_size, config.num_hidden_layers, config.num_labels) == (24, 4, 3)
-    written = config.to_dict()
-    assert written.items() >= {key: value for key, value in raw(family).items() if key != "num_labels"}.items()
-    assert not {"type_vocab_size", *family.keys} & set(written)
-    assert minibert.Config.from_dict(written) == config
-
-
-def test_positions_may_begin_anywhere_and_layers_be_shared() -> None:
-    config = minibert.Config.from_dict(raw(INVENTED))
-    assert (config.architecture.order, config.architecture.first_position, config.max_tokens) == ((0, 0, 0, 0), 3, 61)
-
-
-def test_two_fields_that_read_one_key_have_one_value() -> None:
-    config = minibert.Config.from_dict(raw(PARALLEL) | {"dropout": 0.3})
-    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == config.to_dict()["dropout"] == 0.3
-    with pytest.raises(
-        ValueError, match=r"hidden_dropout_prob is 0\.2 and attention_probs_dropout_prob is 0\.3.* drop"
-    ):
-        replace(config, hidden_dropout_prob=0.2)
+# Its files, and what its upstream computes
 
 
 @every_head
-def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: str, tmp_path: Path) -> None:
-    model = model_of(family, head)
+def test_it_is_saved_under_its_own_names_and_loaded_back(head: str, tmp_path: Path) -> None:
+    model = model_of(head)
     minibert.save(model, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    official = [module.format(1 if family is LATER else 0) for module in family.modules.values()]
-    assert {f"{family.prefix}{module}.weight" for module in official} <= set(tensors)
+    official = [module.format(1) for module in EUROBERT.modules.values()]
+    assert {f"model.{module}.weight" for module in official} <= set(tensors)
     again, report = minibert.load(tmp_path, head=head, report=True)
+    assert replace(again.config, extra={}) == model.config
     assert len(report.loaded) == len(tensors) and not report.missing and not report.ignored
     assert all(torch.equal(x, again.state_dict()[name]) for name, x in model.state_dict().items())
     encoder, report = minibert.load(tmp_path, report=True)
-    assert {name.removesuffix(".weight").removesuffix(".bias") for name in report.ignored} == {
-        *family.heads[head].values()
-    } - ({"lm_head"} if family is LEAN else set())
+    assert {name.rpartition(".")[0] for name in report.ignored} == {*EUROBERT.heads[head].values()}
     assert all(torch.equal(x, encoder.state_dict()[name]) for name, x in model.encoder.state_dict().items())
 
 
-def test_shared_weights_are_in_a_file_once(tmp_path: Path) -> None:
-    minibert.save(model_of(INVENTED), tmp_path)
-    assert not [name for name in load_file(tmp_path / "model.safetensors") if "blocks.1" in name]
-    assert len(minibert.load(tmp_path).layers) == 1
-
-
-def test_a_fused_tensor_is_several_of_ours_in_order(tmp_path: Path) -> None:
-    model = model_of(LATER)
-    minibert.save(model, tmp_path)
-    stored, layer = load_file(tmp_path / "model.safetensors"), model.layers[1]
-    expected = torch.cat([layer.attention.query.weight, layer.attention.key.weight, layer.attention.value.weight])
-    assert torch.equal(stored["layers.1.attn.Wqkv.weight"], expected)
-    expected = torch.cat([layer.feed_forward.expand.weight, layer.feed_forward.gate.weight])
-    assert torch.equal(stored["layers.1.mlp.Wi.weight"], expected)
-    _, report = minibert.load(tmp_path, report=True)
-    assert report.loaded["layers.1.mlp.Wi.weight"].count("layers.1.feed_forward") == 2
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 39}))
-    with pytest.raises(ValueError, match=r"mlp\.Wi\.weight.*80, 24.*78, 24"):
-        minibert.load(tmp_path)
-
-
-def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"later: layers\.\{\}\.attention\.query is layers\.\{\}\.attn\.Wqkv.* 3 "):
-        replace(LATER, fused=("layers.{}.mlp.Wi",))
-    config = minibert.Config.from_dict(raw(LATER))
-    with pytest.raises(ValueError, match="3 wide"):
-        replace(config, hidden_size=9)
-    assert len(replace(config, num_hidden_layers=2).architecture.windows) == 2
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# It computes what its upstream computes
-
-
-@with_upstream
-def test_every_tensor_is_upstreams_bit_for_bit(family: Family) -> None:
-    pair = pair_of(family)
-    rows = [*pair.compare(), *pair.train()]
-    assert not [row.place for row in rows if not row.equal]
+@every_head
+def test_every_tensor_is_upstreams_bit_for_bit(head: str, pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair_of(pair, monkeypatch, head)
+    rows = [*both.compare(), *both.train()]
+    assert unequal(rows) == []
     recorded = {(row.stage, row.layer) for row in rows}
-    assert {("scores", step) for step in range(4)} | {("layer", 3), ("embeddings", None), ("loss", None)} <= recorded
+    once = {("embeddings", None), ("final norm", None), ("loss", None)}
+    assert {(stage, step) for stage in ("scores", "gate") for step in range(4)} | once <= recorded
     assert {row.rung for row in rows} >= {"tensors", "losses", "gradients", "tensors, dropout on", "trained weights"}
 
 
@@ -205,137 +107,74 @@ class WithoutRotation(RotaryAttention):
 
 
 @pytest.mark.parametrize(
-    ("family", "mistake", "stage"),
+    ("mistake", "stage"),
     [
-        (INVENTED, {"embeddings": WithoutSegments}, Place("position embeddings")),
-        (INVENTED, {"order": (0, 0, 1, 1)}, Place("query", 2)),
-        (LEAN, {"attention": WithoutRotation}, Place("scores", 0)),
-        (LEAN, {"rotary_thetas": (250_000.0, 250_000.0, 1e4, 250_000.0)}, Place("scores", 2)),
-        (LEAN, {"norm": lambda config, width: nn.RMSNorm(width, 1e-2)}, Place("attention norm", 0)),
-        (PARALLEL, {"norm": lambda config, width: nn.LayerNorm(width, 1e-2)}, Place("attention norm", 0)),
+        ({"attention": WithoutRotation}, Place("scores", 0)),
+        ({"rotary_thetas": (1e4, 1e4, 1e5, 1e4)}, Place("scores", 2)),
+        ({"norm": lambda config, width: nn.RMSNorm(width, 1e-2)}, Place("attention norm", 0)),
     ],
 )
-def test_parity_finds_a_mistake_at_its_stage(family: Family, mistake: dict[str, Any], stage: Place) -> None:
-    pair = pair_of(family, **mistake)
-    first = first_divergent(pair.compare())
+def test_parity_finds_a_mistake_at_its_stage(
+    mistake: dict[str, Any], stage: Place, pair: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pair_of(pair, monkeypatch, **mistake).climb(train=False).first
     assert first is not None and Place(first.stage, first.layer) == stage
-    same = first_divergent(pair.climb(train=False).rows)  # the ladder, which looks for the cause too
-    assert same is not None and same.place == first.place
 
 
-def test_an_encoder_that_is_not_where_its_family_says_is_named() -> None:
-    pair = pair_of(LEAN)
-    pair.theirs.backbone = pair.theirs.model
-    del pair.theirs.model
-    with pytest.raises(ValueError, match=r"LeanForMaskedLM has no module 'model'.*Lean"):
-        pair.compare()
-
-
-def by_loops(encoder: Any, ids: list[int]) -> Tensor:
-    """The states of one text of a Later, (S,D), token by token and head by head."""
-    H, W = 3, 8
-
-    def turned(x: Tensor, position: int, theta: float) -> Tensor:
-        angles = [position * theta ** (-2 * i / W) for i in range(W // 2)]
-        first, second = x[: W // 2], x[W // 2 :]
-        one = [a * math.cos(angle) - b * math.sin(angle) for a, b, angle in zip(first, second, angles, strict=True)]
-        other = [b * math.cos(angle) + a * math.sin(angle) for a, b, angle in zip(first, second, angles, strict=True)]
-        return torch.stack(one + other)
-
-    def norm(x: Tensor, module: Any) -> Tensor:
-        return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * module.weight
-
-    x = [norm(encoder.embeddings.token.weight[one], encoder.embeddings.norm) for one in ids]
-    for step, layer in enumerate(encoder.layers):
-        reach, theta = (3, 100.0) if step % 3 else (len(ids), 1e4)
-        h = [norm(one, layer.attention_norm) if step else one for one in x]
-        three = (layer.attention.query, layer.attention.key, layer.attention.value)
-        projected = [[linear.weight @ one for one in h] for linear in three]
-        change = []
-        for i in range(len(ids)):
-            heads = []
-            for head in range(H):
-                part = slice(head * W, head * W + W)
-                near = [j for j in range(len(ids)) if abs(i - j) <= reach]
-                q, keys, values = ([one[part] for one in all_of] for all_of in projected)
-                scores = torch.stack([turned(q[i], i, theta) @ turned(keys[j], j, theta) for j in near]) / W**0.5
-                heads.append(scores.softmax(0) @ torch.stack([values[j] for j in near]))
-            change.append(layer.attention.output.weight @ torch.cat(heads))
-        x = [one + more for one, more in zip(x, change, strict=True)]
-        ffn = layer.feed_forward
-        for i, one in enumerate(x):
-            y = norm(one, layer.feed_forward_norm)
-            x[i] = one + ffn.contract.weight @ (F.gelu(ffn.expand.weight @ y) * (ffn.gate.weight @ y))
-    return torch.stack([norm(one, encoder.final_norm) for one in x])
-
-
-@torch.no_grad()
-def test_later_computes_what_loops_over_tokens_compute() -> None:
-    encoder = model_of(LATER)
-    out = encoder(torch.tensor([row + [0] * (40 - len(row)) for row in ROWS]), output_hidden_states=True)
-    for row, states in zip(ROWS, out.last_hidden_state, strict=True):
-        torch.testing.assert_close(states[: len(row)], by_loops(encoder, row), rtol=1e-4, atol=1e-4)
-    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
-
-
-@every
-def test_every_stage_is_recorded(family: Family) -> None:
-    ids = torch.tensor([ROWS[2]])
-    stages = record(model_of(family), Inputs(ids, torch.ones_like(ids), torch.zeros_like(ids)))
-    own = family.architecture(minibert.Config.from_dict(raw(family)))
-    for place, present in (
-        (Place("gate", 3), "gate" in own.feed_forward.leaves),
-        (Place("probs", 3), True),
-        (Place("final norm"), own.norm_first),
-        (Place("position embeddings"), not own.rotary_thetas),
-        (Place("embedding norm"), "embeddings.norm" in family.modules),
-        (Place("feed-forward norm", 3), family is not PARALLEL),
-    ):
-        assert (place in stages) == present, place
+def test_an_encoder_that_is_not_where_its_family_says_is_named(pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair_of(pair, monkeypatch)
+    both.theirs.backbone = both.theirs.model
+    del both.theirs.model
+    with pytest.raises(ValueError, match=r"EuroBertForSequenceClassification has no module 'model'.*EuroBERT"):
+        both.compare()
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # It computes the same on every path
 
 
-@every
 @torch.no_grad()
-def test_the_fused_attention_of_torch_computes_the_same(family: Family) -> None:
-    encoder = model_of(family)
+def test_the_fused_attention_of_torch_computes_the_same() -> None:
+    encoder = model_of()
     fused = minibert.Encoder(encoder.config, "sdpa").eval()
     fused.load_state_dict(encoder.state_dict())
-    ids = torch.tensor([row + [0] * (40 - len(row)) for row in ROWS])
+    pad = encoder.config.pad_token_id
+    ids = torch.tensor([row + [pad] * (40 - len(row)) for row in ROWS])
     found, expected = fused(ids).last_hidden_state, encoder(ids).last_hidden_state
-    torch.testing.assert_close(found[ids != 0], expected[ids != 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[ids != pad], expected[ids != pad], rtol=1e-4, atol=1e-4)
 
 
-@every
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 @pytest.mark.parametrize(
     ("precision", "bound"), [("float32", 1e-5), ("bfloat16", 0.3), pytest.param("int8", 0.3, marks=EXACT)]
 )
 def test_fast_vectors_are_those_of_the_readable_path(
-    family: Family, pooling: str, precision: str, bound: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pooling: str, precision: str, bound: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    encoder = model_of(family)
+    encoder = model_of()
     engine = Engine(encoder, precision, samples=ROWS)
     for recipe in (minibert.Recipe(pooling), minibert.Recipe(pooling, layers=(0, 2, -1))):
         assert np.abs(engine.vectors(ROWS, recipe) - readable_vectors(encoder, ROWS, recipe)).max() < bound
 
 
-def test_the_engine_has_shared_layers_once_and_refuses_a_text_without_positions() -> None:
-    engine = Engine(model_of(INVENTED))
-    assert len(engine.encoder.layers) == 1
-    with pytest.raises(ValueError, match=r"\b62\b.* 61\b"):
-        engine.vectors([[5] * 62])
+@EXACT
+def test_calibration_computes_in_the_order_of_the_layer() -> None:
+    encoder = model_of()
+    engine = Engine(encoder)
+    rows = sorted(ROWS, key=len, reverse=True)
+    packed = engine.pack(rows)
+    with torch.inference_mode():
+        _, exact = calibration.calibrate(encoder, engine.embed(packed), packed)
+    means = torch.cat([group.mean(dim=1) for group in packed.by_group(exact)])
+    assert np.abs(means.numpy() - readable_vectors(encoder, rows, minibert.Recipe("mean"))).max() < 1e-5
 
 
 @every_head
 @pytest.mark.parametrize("fast_parts", [False, True])
-def test_the_packed_training_step_is_the_readable_one(family: Family, head: str, fast_parts: bool) -> None:
-    model = model_of(family, head)
-    batch = batch_of(head, [3, 40, 12, 5], family=family)
+def test_the_packed_training_step_is_the_readable_one(head: str, fast_parts: bool) -> None:
+    model = model_of(head)
+    batch = batch_of(head, [3, 40, 12, 5], family=EUROBERT)
     found = Found.of(packed_loss, with_parts(model, QUICK) if fast_parts else model, batch)
     assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < 1e-5
 
@@ -344,48 +183,25 @@ def test_the_packed_training_step_is_the_readable_one(family: Family, head: str,
 # What a user does
 
 
-@every
-def test_it_is_fine_tuned_and_predicts(family: Family, tmp_path: Path) -> None:
-    write_folder(tmp_path / "words", family, None)
-    write_tsv(tmp_path / "train.tsv")
-    finetune("classify", tmp_path / "train.tsv", model=tmp_path / "words", out=tmp_path / "out", epochs=2)
-    assert {"label", "probability"} <= minibert.predict(tmp_path / "out", ["one text"])[0].keys()
-    assert minibert.embed(["a good film", "bad"], model=tmp_path / "words").shape == (2, 24)
-
-
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")  # models that barely learned
-@pytest.mark.parametrize("family", [LATER, LEAN, PARALLEL], ids=lambda family: family.name)
-def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: Path) -> None:
-    folder, how = write_folder(tmp_path / "teacher", family, "masked-lm"), {"max_length": 16, "batch_size": 8}
-    corpus = write_corpus(tmp_path / "corpus.txt", documents=8)
-    language = distill(corpus, teacher=folder, out=tmp_path / "language", take=(0, 1), steps=2, **how)
-    names = {"num_labels": 2, "id2label": {0: "neg", 1: "pos"}}
-    folder = write_folder(tmp_path / "tuned", family, "sequence-classification", **names)
-    data = write_tsv(tmp_path / "train.tsv")
-    labels = distill(data, task="classify", teacher=folder, out=tmp_path / "labels", take=(0, 1), epochs=1, **how)
-    for student in (language, labels):
-        assert (student.config.family, student.config.num_hidden_layers) == (family, 2)
-    assert minibert.predict(tmp_path / "labels", labelled(2)[0])[0]["label"] in ("neg", "pos")
+def test_it_is_fine_tuned_predicts_and_is_distilled_into_fewer_layers_of_itself(tmp_path: Path) -> None:
+    folder, data = write_folder(tmp_path / "words", None), write_tsv(tmp_path / "train.tsv")
+    finetune("classify", data, model=folder, out=tmp_path / "out", epochs=2)
+    student = distill(data, task="classify", teacher=tmp_path / "out", out=tmp_path / "less", take=(0, 1), epochs=2)
+    assert (student.config.family, student.config.num_hidden_layers) == (EUROBERT, 2)
+    for model in ("out", "less"):
+        assert minibert.predict(tmp_path / model, labelled(2)[0])[0]["label"] in ("neg", "pos")
+    assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
 
 
-@every
-def test_the_trace_page_shows_its_own_steps(family: Family, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, family, "masked-lm" if "masked-lm" in family.heads else None)
-    head = "masked-lm" if "masked-lm" in family.heads else None
-    traced = minibert.trace(minibert.load(folder, head=head), minibert.load_tokenizer(folder), "a [MASK] film")
+def test_the_trace_page_shows_its_own_steps(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, None)
+    traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3] * 4
     page = traced.to_html()
     text = page.partition('id="source"')[0]
-    assert family.title in page
-    assert {norm for norm in ("LayerNorm", "RMSNorm") if norm in text} == {"RMSNorm" if family is LEAN else "LayerNorm"}
-    equations = {
-        "parallel": "x = x + Attention(LayerNorm(x)) + FFN(LayerNorm(x))",
-        "lean": "x = x + Attention(RMSNorm(x)); x = x + FFN(RMSNorm(x))",
-        "later": "x = x + Attention(LayerNorm(x)); x = x + FFN(LayerNorm(x))",
-        "invented": "x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x))",
-    }
-    assert [name for name, equation in equations.items() if equation in text] == [family.name]
-    assert ("parallel.py" in text) == (family is PARALLEL)  # the order of its layer is in its own file
+    assert "EuroBERT" in page and "LayerNorm" not in text
+    assert "x = x + Attention(RMSNorm(x)); x = x + FFN(RMSNorm(x))" in text
     anchors = set(re.findall(r'id="([\w.]+-L\d+)"', page))
     assert set(re.findall(r'href="#([\w.]+-L\d+)"', text)) <= anchors
 
@@ -414,7 +230,7 @@ class Doubled(nn.Linear):
 class WithDoubled(FeedForward):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.contract = Doubled(40, 24)
+        self.contract = Doubled(37, 24)
 
 
 class OtherProject(SelfAttention):
@@ -437,9 +253,9 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 
 
 def unknown(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    other = replace(INVENTED, architecture=lambda config: replace(INVENTED.architecture(config), **changes))
-    monkeypatch.setitem(FAMILIES, "invented", other)
-    return model_of(other, "sequence-classification")
+    other = replace(BERT, architecture=lambda config: replace(BERT.architecture(config), **changes))
+    monkeypatch.setitem(FAMILIES, "bert", other)
+    return HEAD_CLASSES[TEXT_HEAD](small_config()).eval()
 
 
 @pytest.mark.parametrize("message", UNKNOWN)
@@ -456,6 +272,6 @@ def test_the_training_step_names_a_class_that_it_does_not_know(message: str, mon
 
 def test_the_training_step_computes_linear_layers_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     model = unknown({"layer": WithExtra}, monkeypatch)
-    batch = batch_of("sequence-classification", [3, 12, 5], family=INVENTED)
+    batch = batch_of(TEXT_HEAD, [3, 11, 5])
     found = Found.of(packed_loss, with_parts(model, QUICK), batch)
     assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < 1e-5

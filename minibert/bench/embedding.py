@@ -161,7 +161,7 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
     T = PRODUCT_TOKENS[device]
     where = torch.device(device)
     shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
-    found = {}
+    rates = {}
     for precision in precisions:
         dtype = getattr(torch, precision)
         inputs = [torch.ones(T, size, dtype=dtype, device=where) for size, _ in shapes]
@@ -172,8 +172,8 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
             with torch.inference_mode():  # the timer warms up, and waits for a GPU
                 timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
                 seconds = timer.blocked_autorange(min_run_time=PRODUCT_SECONDS).median
-            found[f"{precision} {kernel.description}"] = sum(2 * T * m * n for m, n in shapes) / seconds
-    return found
+            rates[f"{precision} {kernel.description}"] = sum(2 * T * m * n for m, n in shapes) / seconds
+    return rates
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def spread_out(rows: Any) -> Any:
 
 def check_vectors(session: Session, row: BenchRow, vectors: peers.Vectors) -> None:
     """Compare with the reference and keep the worst result; a row whose vectors differ is not ranked."""
-    found = equality(spread_out(vectors), session.reference, row.contestant.precision)
-    row.equality = max(row.equality or found, found, key=lambda one: one.difference)
+    measured = equality(spread_out(vectors), session.reference, row.contestant.precision)
+    row.equality = max(row.equality or measured, measured, key=lambda equality_of_row: equality_of_row.difference)
     row.reason = "" if row.equality.equal else "differs from the reference"
 
 
@@ -224,9 +224,9 @@ def beside_the_cpu(session: Session) -> None:
         reference = session.call(partial(compute, device="cpu"))
         for precision in ("float32", "bfloat16"):
             vectors = session.call(partial(compute, device=context.device, precision=precision))
-            found = equality(vectors, reference, precision)
-            lines.append(f"{pooling} {precision} {found.difference:.1e}, {1 - found.cosine:.0e}")
-            result.failures += [] if found.equal else [f"differs from the CPU: {lines[-1]}"]
+            measured = equality(vectors, reference, precision)
+            lines.append(f"{pooling} {precision} {measured.difference:.1e}, {1 - measured.cosine:.0e}")
+            result.failures += [] if measured.equal else [f"differs from the CPU: {lines[-1]}"]
     result.notes["beside the CPU"] = "; ".join(lines)  # largest difference, 1-cosine
 
 
@@ -235,16 +235,16 @@ def rounds(session: Session) -> None:
     result = session.result
     precisions = sorted({row.contestant.precision for row in result.rows if not row.reason} - {"int8"})
     for _ in progress_bar(range(session.settings.rounds), "rounds"):
-        found = session.call(product_rates, result.config, precisions, session.context.device)
-        for kernel, rate in found.items():
+        rates = session.call(product_rates, result.config, precisions, session.context.device)
+        for kernel, rate in rates.items():
             result.rates.setdefault(kernel, []).append(rate)
         session.turn(result.rows, session.work, partial(check_vectors, session))
 
 
 def pair(session: Session, job: str) -> list[BenchRow]:
     """Return new rows of one sentence for minibert and transformers, both in float32, if they run."""
-    found = [session.result.row(name) for name in FLOAT32]
-    return [BenchRow(row.contestant, job, {"sentences": 1}) for row in found if row]
+    rows = [session.result.row(name) for name in FLOAT32]
+    return [BenchRow(row.contestant, job, {"sentences": 1}) for row in rows if row]
 
 
 def one_sentence(session: Session) -> None:

@@ -150,7 +150,10 @@ class Session:
         """Add a row of the main job for each contestant, with the reason of those that cannot run here."""
         result = self.result
         device = self.context.device
-        result.rows = [BenchRow(one, result.job, size, reason=one.obstacle(device), flops=flops) for one in contestants]
+        result.rows = [
+            BenchRow(contestant, result.job, size, reason=contestant.obstacle(device), flops=flops)
+            for contestant in contestants
+        ]
         return result.rows
 
     def load(self, rows: Iterable[BenchRow]) -> None:

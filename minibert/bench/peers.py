@@ -267,4 +267,8 @@ def contestants_for(device: str, quick: bool = False) -> list[Contestant]:
     """Return the contestants on this device; a quick run on a CPU has only minibert and transformers."""
     if device != "cpu":
         return list(ON_CUDA)
-    return [one for one in ON_CPU if not quick or (one.package in ("minibert", "transformers") and not one.large)]
+    return [
+        contestant
+        for contestant in ON_CPU
+        if not quick or (contestant.package in ("minibert", "transformers") and not contestant.large)
+    ]

@@ -47,8 +47,10 @@ def machine(threads: int, device: str = "cpu") -> Figures:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, minibert and the installed ones of PACKAGES."""
-    found = {one.name: one.version for one in importlib.metadata.distributions() if one.name in PACKAGES}
-    return {"python": platform.python_version(), "minibert": __version__} | found
+    installed = {
+        package.name: package.version for package in importlib.metadata.distributions() if package.name in PACKAGES
+    }
+    return {"python": platform.python_version(), "minibert": __version__} | installed
 
 
 def heading(settings: BenchSettings) -> str:
@@ -65,20 +67,20 @@ def heading(settings: BenchSettings) -> str:
 def row_figures(row: BenchRow, result: BenchResult) -> Figures:
     """Return one row in plain types; a figure that was not measured is None or empty."""
     contestant = row.contestant
-    found: Figures = {name: getattr(contestant, name) for name in ("name", "title", "precision")}
-    found |= {name: value for name, value in vars(row).items() if name not in ("contestant", "samples", "equality")}
-    found |= {"ranked": row.ranked, "peak": row.peak, "samples": [asdict(sample) for sample in row.samples]}
-    found["speed"] = {unit: number / row.seconds for unit, number in row.size.items()} if row.ranked else {}
+    figures: Figures = {name: getattr(contestant, name) for name in ("name", "title", "precision")}
+    figures |= {name: value for name, value in vars(row).items() if name not in ("contestant", "samples", "equality")}
+    figures |= {"ranked": row.ranked, "peak": row.peak, "samples": [asdict(sample) for sample in row.samples]}
+    figures["speed"] = {unit: number / row.seconds for unit, number in row.size.items()} if row.ranked else {}
     measured = {
         "equality": row.equality,
         "seconds": spread(sample.seconds for sample in row.samples),
         "roofline": result.roofline(row),
         "ratio": None if contestant.ours else result.ratio(row),
     }
-    found |= {name: asdict(figure) if figure else None for name, figure in measured.items()}
+    figures |= {name: asdict(figure) if figure else None for name, figure in measured.items()}
     for name in row.samples[0].details if row.samples else ():  # p50, p99
-        found[name] = statistics.median(sample.details[name] for sample in row.samples)
-    return found
+        figures[name] = statistics.median(sample.details[name] for sample in row.samples)
+    return figures
 
 
 def digits(value: float) -> str:
@@ -88,30 +90,30 @@ def digits(value: float) -> str:
 
 def cells(row: Figures) -> dict[str, str]:
     """Return the cells of a row of the table by column; a row that is not ranked has only those of its equality."""
-    found = {}
+    shown = {}
     if row["ranked"]:
         for column, values in (("seconds", row["seconds"]), ("speed-up", row["ratio"])):
-            found[column] = digits(values["median"]) if values else ""
-            found[f"{column} range"] = f"{digits(values['least'])}-{digits(values['most'])}" if values else ""
-        found |= {f"{unit}/s": f"{row['speed'][unit]:,.0f}" for unit in ("tokens", "requests") if unit in row["speed"]}
-        found |= {"roofline": f"{row['roofline']['median']:.0%}"} if row["roofline"] else {}
-        found |= {"peak MB": f"{row['peak'] / 1e6:,.0f}"} if row["peak"] else {}
-        found |= {f"{name} ms": digits(1000 * row[name]) for name in ("p50", "p99") if name in row}
+            shown[column] = digits(values["median"]) if values else ""
+            shown[f"{column} range"] = f"{digits(values['least'])}-{digits(values['most'])}" if values else ""
+        shown |= {f"{unit}/s": f"{row['speed'][unit]:,.0f}" for unit in ("tokens", "requests") if unit in row["speed"]}
+        shown |= {"roofline": f"{row['roofline']['median']:.0%}"} if row["roofline"] else {}
+        shown |= {"peak MB": f"{row['peak'] / 1e6:,.0f}"} if row["peak"] else {}
+        shown |= {f"{name} ms": digits(1000 * row[name]) for name in ("p50", "p99") if name in row}
     if equality := row["equality"]:
-        found["difference"] = f"{equality['difference']:.1e}"
-        found["1-cosine"] = f"{max(0.0, 1 - equality['cosine']):.0e}"
-    return found
+        shown["difference"] = f"{equality['difference']:.1e}"
+        shown["1-cosine"] = f"{max(0.0, 1 - equality['cosine']):.0e}"
+    return shown
 
 
 def result_table(rows: Sequence[Figures]) -> str:
     """Return the rows that ran or were compared, grouped by job and precision."""
     shown = [(row, cells(row)) for row in rows if row["samples"] or row["equality"]]
-    columns = list(dict.fromkeys(column for _, found in shown for column in found))
+    columns = list(dict.fromkeys(column for _, of_row in shown for column in of_row))
     groups: dict[str, list[Sequence[str]]] = {}
-    for row, found in shown:
+    for row, of_row in shown:
         group = ", ".join(str(part) for part in (row["job"], row["at"], row["precision"]) if part)
         groups.setdefault(group, [[group, *[""] * len(columns)]])
-        groups[group].append([f"  {row['title']}", *(found.get(column, "") for column in columns)])
+        groups[group].append([f"  {row['title']}", *(of_row.get(column, "") for column in columns)])
     return table([["", *columns], *(line for lines in groups.values() for line in lines)])
 
 
@@ -121,7 +123,7 @@ def result_text(result: BenchResult) -> str:
     rows = [row_figures(row, result) for row in result.rows]
     names = {id(row): f"{row['title']} {row['precision']}" for row in rows}
     main = [row for row in rows if row["job"] == result.job and row["route"]]
-    rates = [f"{kernel} {statistics.median(found) / 1e9:,.0f}" for kernel, found in result.rates.items()]
+    rates = [f"{kernel} {statistics.median(measured) / 1e9:,.0f}" for kernel, measured in result.rates.items()]
     notes = {
         "work": f"{len(result.lengths):,} rows ({result.origin}), {sum(result.lengths):,} tokens; "
         f"{result.flops / 1e12:.3g} TFLOP",

@@ -84,8 +84,8 @@ class Spread:
 
 def spread(values: Iterable[float]) -> Spread | None:
     """Return the median, the least and the greatest value, or None if there are no values."""
-    found = list(values)
-    return Spread(statistics.median(found), min(found), max(found)) if found else None
+    numbers = list(values)
+    return Spread(statistics.median(numbers), min(numbers), max(numbers)) if numbers else None
 
 
 @dataclass

@@ -57,15 +57,15 @@ def post(connection: HTTPConnection, body: bytes) -> tuple[int, bytes]:
 def client(port: int, bodies: Iterable[bytes], end: float) -> list[tuple[float, int]]:
     """Send requests one after the other until a time. Returns the seconds and the status of each."""
     connection = HTTPConnection("127.0.0.1", port)
-    found = []
+    answers = []
     for body in bodies:
         began = time.perf_counter()
         if began >= end:
             break
         status, _ = post(connection, body)
-        found.append((time.perf_counter() - began, status))
+        answers.append((time.perf_counter() - began, status))
     connection.close()
-    return found
+    return answers
 
 
 def all_clients(port: int, texts: Sequence[str], clients: int, seconds: float) -> list[tuple[float, int]]:
@@ -162,7 +162,8 @@ def load(session: Session) -> None:
     context = session.context
     session.context = replace(context, device="cpu")  # the clients'; the servers have their own
     rows = [
-        BenchRow(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity, context.device)
+        BenchRow(contestant, "serving", {"requests": 1})
+        for contestant in contestants_for(session.settings.infinity, context.device)
     ]
     session.result.rows = rows
     session.reference = session.call(partial(minibert.embed, some, context.folder, pooling="mean", device="cpu"))

@@ -210,10 +210,12 @@ def packed_difference(model: Head, batch: ExampleBatch) -> float:
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     expected = loop.readable_loss(readable, batch)
     expected.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    found = [compare.compare_tensor(compare.LOSSES, Place("loss"), loss, expected, TOLERANCE)]
-    found += compare.compare_parameters(compare.GRADIENTS, packed, readable, lambda p: p.grad, TOLERANCE)
+    compared = [compare.compare_tensor(compare.LOSSES, Place("loss"), loss, expected, TOLERANCE)]
+    compared += compare.compare_parameters(compare.GRADIENTS, packed, readable, lambda p: p.grad, TOLERANCE)
     # A gradient that one side lacks has no allowed difference.
-    return max((TOLERANCE * r.largest / r.allowed if r.allowed else np.inf for r in found if not r.equal), default=0.0)
+    return max(
+        (TOLERANCE * r.largest / r.allowed if r.allowed else np.inf for r in compared if not r.equal), default=0.0
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

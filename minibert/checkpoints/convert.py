@@ -100,7 +100,7 @@ def copy_statement(around: Path, folder: Path, out: Path) -> None:
     """Copy the sentence-transformers files around a Transformer's folder; modules.json then finds it in `out`."""
     copy_matching(around, out, PATTERNS)
     modules = parse_json(read_small(around / "modules.json").decode("utf-8-sig"))
-    modules = [one | {"path": "" if around / one["path"] == folder else one["path"]} for one in modules]
+    modules = [module | {"path": "" if around / module["path"] == folder else module["path"]} for module in modules]
     write_text_atomically(out / "modules.json", json.dumps(modules, indent=2) + "\n")
 
 
@@ -147,15 +147,15 @@ def unpickle(path: Path) -> dict[Any, Any]:
     archive = zipfile.is_zipfile(regular(path, "checkpoint"))  # as torch.save writes since 1.6; only that can be mapped
     try:
         with warnings.catch_warnings(action="ignore"):  # about old formats
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except Exception as error:  # a damaged pickle makes an unpickler fail in any way
         reason = f"is damaged, or not weights of torch ({type(error).__name__}: {str(error)[:90]}); download it again"
         if called := re.search(r"GLOBAL (\S+)", str(error)):
             reason = f"would run {cut(called[1])} when opened, which no weight needs: refused"
         raise ValueError(f"{path} {' '.join(reason.split())}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__}, not tensors by name")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not tensors by name")
+    return content
 
 
 def checked(path: Path, name: str, tensor: Tensor) -> Tensor:

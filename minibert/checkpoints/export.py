@@ -115,7 +115,7 @@ def largest_difference(wrapped: Positional, file: Path) -> float:
     largest = 0.0
     for shape in SHAPES:
         given = inputs_of(wrapped.model, shape)
-        found = session.run(None, {name: tensor.numpy() for name, tensor in zip(wrapped.inputs, given, strict=True)})
-        pairs = zip(found, wrapped(*given), strict=True)
+        outputs = session.run(None, {name: tensor.numpy() for name, tensor in zip(wrapped.inputs, given, strict=True)})
+        pairs = zip(outputs, wrapped(*given), strict=True)
         largest = max(largest, *(float((torch.from_numpy(x) - y).abs().max()) for x, y in pairs))
     return largest

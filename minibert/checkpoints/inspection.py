@@ -33,7 +33,7 @@ def inspect(name: str) -> Figures:
         "config": {
             key: value
             for part in (encoder.config, encoder.config.architecture)
-            for key, value in ((one.name, getattr(part, one.name)) for one in fields(part))
+            for key, value in ((field.name, getattr(part, field.name)) for field in fields(part))
             if value is None or isinstance(value, int | float | str | tuple)
         },
         "max_tokens": encoder.config.max_tokens,
@@ -154,8 +154,8 @@ def pooler_text(pooler: Figures) -> str:
 def tensors_text(figures: Figures) -> str:
     """Return each tensor: its name, dtype and shape in the file, and its name in minibert's model."""
     rows = [
-        [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["in_minibert"] or "not loaded"]
-        for one in figures["tensors"]
+        [tensor["name"], tensor["dtype"], " x ".join(map(str, tensor["shape"])), tensor["in_minibert"] or "not loaded"]
+        for tensor in figures["tensors"]
     ]
     return table([["in the file", "dtype", "shape", "in minibert"], *rows], left=4)
 

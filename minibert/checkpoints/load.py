@@ -135,7 +135,11 @@ def load(
 
 
 def fill(
-    model: Encoder | Head, found: dict[str, StoredTensor], report: LoadReport, dtype: torch.dtype, new_head: bool
+    model: Encoder | Head,
+    unread: dict[str, StoredTensor],
+    report: LoadReport,
+    dtype: torch.dtype,
+    new_head: bool,
 ) -> None:
     """Read the tensors, by bare name, into a model on the meta device, and report on every one of them.
 
@@ -143,22 +147,22 @@ def fill(
     naming the tensors, for a parameter that is missing, of another shape or not finite; warns of unknown tensors.
     """
     config = model.config
-    name_tied(found, config)
+    name_tied(unread, config)
     if isinstance(model, TokenPrediction) and not new_head:
-        drop_second_names(found, config, report)
+        drop_second_names(unread, config, report)
     wanted: list[tuple[StoredTensor, list[str]]] = []
     parameters = model.state_dict()
     for name, parts in names_in_file(model).items():
         rows = sum(parameters[ours].shape[0] for ours in parts)
         shape = (rows, *parameters[parts[0]].shape[1:])
-        fresh = new_head and in_head(parts[0]) and (name not in found or not parts[0].startswith("encoder."))
-        if fresh or (stored := found.pop(name, None)) is None:
+        fresh = new_head and in_head(parts[0]) and (name not in unread or not parts[0].startswith("encoder."))
+        if fresh or (stored := unread.pop(name, None)) is None:
             report.missing += parts
         elif stored.shape != shape:
             report.wrong_shape[stored.name] = f"{stored.shape} in the file, {shape} by config.json"
         else:
             wanted.append((stored, parts))
-    report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
+    report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in unread.items()}
     check_complete(report, model, new_head)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
@@ -179,16 +183,16 @@ def fill(
     model.load_state_dict(state, assign=True)
 
 
-def name_tied(found: dict[str, StoredTensor], config: Config) -> None:
+def name_tied(unread: dict[str, StoredTensor], config: Config) -> None:
     """Rename the token embedding if the file has it only under the name of the decoder that it is tied to."""
     embedding = name_in_file(config.family, "embeddings.token.weight")
-    if config.tie_word_embeddings and embedding not in found:
+    if config.tie_word_embeddings and embedding not in unread:
         second = next(name for name, first in config.family.second_names.items() if first == embedding)
-        if second in found:
-            found[embedding] = found.pop(second)
+        if second in unread:
+            unread[embedding] = unread.pop(second)
 
 
-def drop_second_names(found: dict[str, StoredTensor], config: Config, report: LoadReport) -> None:
+def drop_second_names(unread: dict[str, StoredTensor], config: Config, report: LoadReport) -> None:
     """Keep each tensor of the decoder under one name.
 
     Raises ValueError if two names of one tensor hold different values. An untied decoder keeps its own weight and, of
@@ -197,10 +201,10 @@ def drop_second_names(found: dict[str, StoredTensor], config: Config, report: Lo
     family, tied = config.family, config.tie_word_embeddings
     embedding = name_in_file(family, "embeddings.token.weight")
     for second, name in family.second_names.items():
-        if second not in found or (name == embedding and not tied):
+        if second not in unread or (name == embedding and not tied):
             continue
-        stored = found.pop(second)
-        first = found.setdefault(name, stored)
+        stored = unread.pop(second)
+        first = unread.setdefault(name, stored)
         if first is stored:
             continue
         report.ignored[stored.name] = f"a second name of {first.name}"

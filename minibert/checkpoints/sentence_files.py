@@ -61,8 +61,8 @@ def read_stated(name: AnyPath) -> Stated | None:
     modules = read_modules(path)
     steps = [step for step, _ in modules]
     if steps not in STEPS:
-        found = cut(", ".join(steps)) or "nothing"
-        raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
+        listed = cut(", ".join(steps)) or "nothing"
+        raise refusal(path, f"the vectors are made by {listed}, and minibert can only do {', '.join(STEPS[1])}")
     names = [brief(place.relative_to(path.parent).as_posix()) for _, place in modules]
     if modules[0][1] != folder:
         raise refusal(path, f"its Transformer is in {names[0]}, and minibert reads that of {folder} itself")
@@ -89,7 +89,7 @@ def check_prompt(path: Path, values: dict[str, Any]) -> None:
     name = values.get("default_prompt_name")
     prompts = values.get("prompts") or {}
     if not isinstance(name, str | None) or not isinstance(prompts, dict):
-        raise refusal(path, "its prompts are not texts by name, with the name of the default")
+        raise refusal(path, '"prompts" must map names to texts, and "default_prompt_name" must be one of the names')
     if name is not None and (prompt := prompts.get(name)):
         raise refusal(path, f"it puts {brief(prompt)} before every text; put it there yourself")
 

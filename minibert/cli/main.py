@@ -152,11 +152,11 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
                 .add_parser(group, help=GROUPS[group], description=GROUPS[group])
                 .add_subparsers(metavar="COMMAND", required=True)
             )
-        one = places[group].add_parser(last, help=help, description=getattr(run, "func", run).__doc__)
+        command = places[group].add_parser(last, help=help, description=getattr(run, "func", run).__doc__)
         if list(argv[: len(name.split())]) == name.split():
-            arguments(one)
-        one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
-        one.set_defaults(run=run, parser=one)
+            arguments(command)
+        command.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
+        command.set_defaults(run=run, parser=command)
     return top
 
 
@@ -220,7 +220,7 @@ class Printable:
 def json_line(figures: Figures) -> str:
     """Return the figures as one line of JSON, in which control characters are escaped as JSON escapes them."""
     line = json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False)
-    return CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", line)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
     """
     from minibert.tables.formats import DELIMITERS, FORMATS, format_by_name
 
-    own = {one.name for one in fields(task)}
+    own = {field.name for field in fields(task)}
     given = {name: value for name in (*COLUMNS, *OF_TASKS) if (value := getattr(args, name, None)) is not None}
     if wrong := [name for name in given if name not in own]:
         raise ValueError(f"files of the task {task.name!r} have no {', '.join(wrong)} to choose")
@@ -207,7 +207,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     begin = time.perf_counter()
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
     counts: Counter[str] = Counter()
-    found: list[Any] = []
+    every: list[Any] = []
     total = 0
     with kept_cuts() as cuts, table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
@@ -215,7 +215,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
             table = [joined(one, row.columns) for one, row in zip(answers, portion, strict=True)]
             if write is None:
                 print("\n".join(lines), flush=True)
-                found += table if args.json else []
+                every += table if args.json else []
             else:
                 write(table)
             total += len(table)
@@ -231,7 +231,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
         whole = replace(cuts[0], truncated=truncated, texts=texts * total, longest=longest, at_least=at_least)
         warnings.warn(whole, stacklevel=2)
     if args.out is None:
-        return {name: found}
+        return {name: every}
     seconds = round(time.perf_counter() - begin, 3)
     labels = {label: counts[label] for label in in_order(counts)}
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())

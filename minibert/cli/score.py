@@ -68,10 +68,10 @@ def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> Answers:
 
 def figures_of(score: Any, prefix: str, tokens: bool) -> Figures:
     """Return the columns of a score; their names begin with the prefix."""
-    found = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
+    figures = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
     if tokens:
-        found[f"{prefix}token_scores"] = [{"token": token, "log_probability": p} for token, p in token_scores(score)]
-    return found
+        figures[f"{prefix}token_scores"] = [{"token": token, "log_probability": p} for token, p in token_scores(score)]
+    return figures
 
 
 def token_scores(score: Any) -> list[tuple[str, float]]:

@@ -51,14 +51,15 @@ def search(args: Arguments) -> Figures:
             queries = list(file)
     if not queries:
         raise ValueError("there is no query; give a text to search for")
-    found = search(args.corpus, queries, **chosen(args))
-    for query, hits in zip(queries, found, strict=True):
+    hits_of_queries = search(args.corpus, queries, **chosen(args))
+    for query, hits in zip(queries, hits_of_queries, strict=True):
         if len(queries) > 1:
             print(one_line("query", query))
         for hit in hits:
             print(one_line(f"{hit.score:.4f}", str(hit.row), *texts_of(hit.text)))
     results = [
-        {"query": query, "hits": [hit._asdict() for hit in hits]} for query, hits in zip(queries, found, strict=True)
+        {"query": query, "hits": [hit._asdict() for hit in hits]}
+        for query, hits in zip(queries, hits_of_queries, strict=True)
     ]
     return {"queries": results}
 
@@ -75,10 +76,10 @@ def mine(args: Arguments) -> Figures:
     from minibert.vectors.search import mine
 
     pairs = mine(args.corpus, above=args.above, **chosen(args))
-    for one in pairs:
-        rows = str(one.row), str(one.other_row)
-        print(one_line(f"{one.score:.4f}", *rows, *texts_of(one.text), *texts_of(one.other_text)))
-    return {"pairs": [one._asdict() for one in pairs]}
+    for pair in pairs:
+        rows = str(pair.row), str(pair.other_row)
+        print(one_line(f"{pair.score:.4f}", *rows, *texts_of(pair.text), *texts_of(pair.other_text)))
+    return {"pairs": [pair._asdict() for pair in pairs]}
 
 
 def texts_of(row: Any) -> tuple[str, ...]:

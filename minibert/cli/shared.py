@@ -47,19 +47,19 @@ def add_options(
     A bool that may be None has two switches, --normalize and --no-normalize. only, skip: names of fields. defaults:
     those that differ from the settings' own, by name.
     """
-    for one in fields(settings):
-        if one.name in skip or "help" not in one.metadata or (only is not None and one.name not in only):
+    for setting in fields(settings):
+        if setting.name in skip or "help" not in setting.metadata or (only is not None and setting.name not in only):
             continue
-        kind, optional = type_of(settings, one.name)
-        default = defaults.get(one.name, one.default)
-        flag = f"--{one.name.replace('_', '-')}"
-        help = help_of(default, one.metadata)
+        kind, optional = type_of(settings, setting.name)
+        default = defaults.get(setting.name, setting.default)
+        flag = f"--{setting.name.replace('_', '-')}"
+        help = help_of(default, setting.metadata)
         if kind is bool:
             action: Any = BooleanOptionalAction if optional else "store_true"
             parser.add_argument(flag, action=action, default=default, help=help)
             continue
-        metavar = one.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
-        parse = one.metadata["parse"] or (kind if kind in (int, float) else str)
+        metavar = setting.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+        parse = setting.metadata["parse"] or (kind if kind in (int, float) else str)
         parser.add_argument(flag, type=parse, default=default, metavar=metavar, help=help)
 
 
@@ -75,7 +75,7 @@ def help_of(default: Any, metadata: Mapping[str, Any]) -> str:
 
 def read_options(args: Arguments, settings: type[Settings], **more: Any) -> Settings:
     """Make the settings from the parsed options and `more`. Raises what the dataclass raises for a wrong value."""
-    named = {one.name: getattr(args, one.name) for one in fields(settings) if hasattr(args, one.name)}  # type: ignore[arg-type]  # a dataclass
+    named = {setting.name: getattr(args, setting.name) for setting in fields(settings) if hasattr(args, setting.name)}  # type: ignore[arg-type]  # a dataclass
     return settings(**(named | more))
 
 
@@ -86,17 +86,17 @@ def in_options(message: str, options: Collection[str]) -> str:
     semicolon, is left out if it names a setting that this command does not have.
     """
 
-    def option(found: re.Match[str]) -> str:
-        flag = "--" + (found["keyword"] or found["name"]).replace("_", "-")
-        value = found["value"]
+    def option(match: re.Match[str]) -> str:
+        flag = "--" + (match["keyword"] or match["name"]).replace("_", "-")
+        value = match["value"]
         off = flag.replace("--", "--no-", 1)
         if value in ("False", "None") and flag in options:
             return off if off in options else f"no {flag}"
         words = flag if value in (None, "True") else f"{flag} {shlex.quote(value.strip(chr(39)))}"
-        return words if flag in options else found[0]
+        return words if flag in options else match[0]
 
     first, *advice = SETTING.sub(option, re.sub(r" \(\w+=\)", "", message)).split("; ")
-    possible = [one for one in advice if not any(found["keyword"] for found in SETTING.finditer(one))]
+    possible = [part for part in advice if not any(match["keyword"] for match in SETTING.finditer(part))]
     return "; ".join([first, *possible])
 
 

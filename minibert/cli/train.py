@@ -109,11 +109,11 @@ def finetune(args: Arguments, name: str) -> Figures:
     context.compare({"seeds": args.seeds})
     trained: dict[Path, Any] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
-        one = replace(prepared, settings=replace(prepared.settings, seed=seed))
+        run = replace(prepared, settings=replace(prepared.settings, seed=seed))
         print(block("seed", str(seed)), flush=True)
         folder = args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else ""))
         with reported(folder):
-            trained[folder] = one.train(folder, restart=args.restart, verbose=True)
+            trained[folder] = run.train(folder, restart=args.restart, verbose=True)
         print_result(trained[folder])
     best = best_of(list(trained.values()))
     with reported(folder):
@@ -121,7 +121,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     for folder in trained:
         remove_run(folder)
     if args.plot and context.is_main:
-        plot_runs([one.figures for one in trained.values()], prepared.main, args.plot)
+        plot_runs([result.figures for result in trained.values()], prepared.main, args.plot)
         print(block("picture", str(args.plot)))
     return print_saved(args, best)
 
@@ -216,43 +216,43 @@ def vocab(args: Arguments) -> Figures:
     check_folder(args.out, args.overwrite, apart=args.corpus)
     begin = time.perf_counter()
     settings = asdict(read_options(args, VocabularySettings))
-    found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
-    found.save(args.out, args.overwrite)
+    learned = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
+    learned.save(args.out, args.overwrite)
     figures: Figures = {
-        "tokens": len(found.tokens),
-        "whole_words": round(found.whole, 6),
-        "words": found.words,
-        "different_words": found.different_words,
-        "letters": found.letters,
-        "stripped_words": round(found.stripped, 6),
-        "words_too_long": found.too_long,
+        "tokens": len(learned.tokens),
+        "whole_words": round(learned.whole, 6),
+        "words": learned.words,
+        "different_words": learned.different_words,
+        "letters": learned.letters,
+        "stripped_words": round(learned.stripped, 6),
+        "words_too_long": learned.too_long,
         "out": str(args.out),
         "seconds": round(time.perf_counter() - begin, 3),
     }
     print(block("corpus", "{words:,} words, {different_words:,} different ones, {letters:,} letters".format(**figures)))
     print(block("vocabulary", "{tokens:,} tokens; {whole_words:.1%} of the words are one token".format(**figures)))
-    for note in vocabulary_notes(found, settings["size"], settings["min_frequency"]):
+    for note in vocabulary_notes(learned, settings["size"], settings["min_frequency"]):
         print(block("note", note))
     print(block("written", "{out}, in {seconds:.1f} s".format(**figures)))
     return figures
 
 
-def vocabulary_notes(found: Any, size: int, min_frequency: int) -> list[str]:
+def vocabulary_notes(made: Any, size: int, min_frequency: int) -> list[str]:
     """Return what a user of this train.vocabulary.Vocabulary may not expect."""
     notes = []
-    if found.stripped >= 0.01:
+    if made.stripped >= 0.01:
         notes.append(
-            f"{found.stripped:.1%} of the words lost accents or vowel signs, as in BERT's uncased vocabularies; "
+            f"{made.stripped:.1%} of the words lost accents or vowel signs, as in BERT's uncased vocabularies; "
             "--no-strip-accents keeps them, which Hindi, Thai, Vietnamese and Japanese need"
         )
-    if found.too_long:
+    if made.too_long:
         notes.append(
-            f"{found.too_long:,} of {found.words:,} words have over {MAX_WORD_LENGTH} characters ({found.unknown:.1%} "
+            f"{made.too_long:,} of {made.words:,} words have over {MAX_WORD_LENGTH} characters ({made.unknown:.1%} "
             "of all characters): nothing is learned from them, and each becomes one [UNK]. If the language has no "
             "spaces between words, as Thai, Khmer and Japanese, split its texts into words first, also those for which "
             "the vocabulary is used"
         )
-    if len(found.tokens) < size:
+    if len(made.tokens) < size:
         why = f"no other pair occurs {min_frequency} times; more text gives more"
         notes.append(f"fewer tokens than the {size:,} requested: {why}")
     return notes

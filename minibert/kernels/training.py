@@ -53,7 +53,7 @@ class OneDNNProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """dy (T,out) -> dx, dW, db, as far as they are needed."""
+        """dy (T,out) -> those of dx, dW and db that are needed; None for the others."""
         (dy,) = gradients
         x, weight = ctx.saved_tensors
         to_x, to_weight, to_bias = ctx.needs_input_grad

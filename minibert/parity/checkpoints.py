@@ -198,7 +198,7 @@ def make(size: Size, head: str | None, folder: Path) -> nn.Module:
 
 
 def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
-    """Return upstream's model of a checkpoint, and whether the checkpoint has all of it; what it lacks is random."""
+    """Load the checkpoint with transformers. The second value is False if weights were missing; those are random."""
     two = {"num_labels": 2} if head in ("question-answering", "pretraining") else {}
     options = {"add_pooling_layer": pooler} if head is None and family.has_pooler else two
     with quiet():

@@ -96,9 +96,9 @@ def demo(
     print(
         block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
     )
-    head, found = learn(vectors, labels)
+    head, evaluation = learn(vectors, labels)
     print(block("classifier", f"logistic regression, C = {head[-1].C:g} by five folds of the training rows"))
-    figures |= show_evaluation(found, labels, reviews.meaning)
+    figures |= show_evaluation(evaluation, labels, reviews.meaning)
     figures["predictions"] = predict_new(features, head, texts, reviews.meaning)
     figures["stated"] = show_stated(checkpoint, texts, labels)
     figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
@@ -142,16 +142,16 @@ def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Ev
     return head, evaluate(y_test, head.predict(x_test).tolist(), in_order(labels))
 
 
-def show_evaluation(found: Evaluation, labels: list[str], meaning: Mapping[str, str]) -> Figures:
+def show_evaluation(evaluation: Evaluation, labels: list[str], meaning: Mapping[str, str]) -> Figures:
     """Print the accuracy beside the share of the majority class, and which classes were confused."""
     majority, _ = Counter(labels).most_common(1)[0]
-    baseline = found.classes[majority].rows / found.rows
-    print(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
-    print(beside("confusion", confusion_table(found, named(found.labels, meaning))))
+    baseline = evaluation.classes[majority].rows / evaluation.rows
+    print(accuracy_text(evaluation.accuracy, evaluation.rows, f"majority class {baseline:.3f}"))
+    print(beside("confusion", confusion_table(evaluation, named(evaluation.labels, meaning))))
     return {
-        "split": {"train": len(labels) - found.rows, "test": found.rows, "random_state": 0},
+        "split": {"train": len(labels) - evaluation.rows, "test": evaluation.rows, "random_state": 0},
         "baseline": baseline,
-        "evaluation": asdict(found),
+        "evaluation": asdict(evaluation),
     }
 
 
@@ -166,13 +166,13 @@ def show_stated(checkpoint: Checkpoint, texts: list[str], labels: list[str]) -> 
         return None
     if stated is None or stated.pooling == "cls":
         return None
-    _, found = learn(embed(texts, model=checkpoint), labels)
+    _, result = learn(embed(texts, model=checkpoint), labels)
     text = (
-        f"{found.accuracy:.3f} ± {found.standard_error:.3f} (standard error), the same texts: it was trained with "
+        f"{result.accuracy:.3f} ± {result.standard_error:.3f} (standard error), the same texts: it was trained with "
         f"{stated.pooling} pooling, as its files state, not on the [CLS] vector, which the tutorial uses"
     )
     print(block(f"{stated.pooling} pooling", text))
-    return {"pooling": stated.pooling, "normalize": stated.normalize, "evaluation": asdict(found)}
+    return {"pooling": stated.pooling, "normalize": stated.normalize, "evaluation": asdict(result)}
 
 
 def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str]) -> list[Figures]:

@@ -255,12 +255,12 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
     """Return the values of C to try: of a named grid, or as given; text such as "0.1,1" too."""
     values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
-        found = [float(C) for C in values]
+        candidates = [float(C) for C in values]
     except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
-        found = []
-    if not found or not all(0 < C < math.inf for C in found):
+        candidates = []
+    if not candidates or not all(0 < C < math.inf for C in candidates):
         raise ValueError(f"grid is {brief(grid)}; it must be {', '.join(GRIDS)} or values of C above 0, such as 0.1,1")
-    return found
+    return candidates
 
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
@@ -298,13 +298,13 @@ def score_table(classifier: Classifier) -> str:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
     rows = [
         [
-            f"{one.C:g}",
-            f"{one.mean:.4f}",
-            f"{one.std:.4f}",
-            f"{one.loss:.4f}",
-            "chosen" * (classifier.head[-1].C == one.C),
+            f"{score.C:g}",
+            f"{score.mean:.4f}",
+            f"{score.std:.4f}",
+            f"{score.loss:.4f}",
+            "chosen" * (classifier.head[-1].C == score.C),
         ]
-        for one in classifier.scores
+        for score in classifier.scores
     ]
     columns = ["C", "mean", "std", "log loss", f"over {classifier.folds} folds"]
     return beside("accuracy", table([columns, *rows], left=0))

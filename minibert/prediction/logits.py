@@ -40,14 +40,14 @@ def predict_logits(
     For a masked LM they are those of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces
     them while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
-    found: list[Any] = [None] * len(encoded.examples)
+    of_examples: list[Any] = [None] * len(encoded.examples)
     with inference(model), unchecked(), autocast(model.device, precision):
         for batch in batches_by_length(model, encoded.examples, most=batch_tokens):
             rows = zip(batch.rows, logits_of(model, batch), strict=True)
             kept = [keep(row.float(), encoded.examples[number]) for number, row in rows]
             for number, values in zip(batch.rows, as_arrays(kept), strict=True):
-                found[number] = values
-    return found
+                of_examples[number] = values
+    return of_examples
 
 
 def as_arrays(tensors: Sequence[Tensor]) -> list[Logits]:
@@ -62,7 +62,7 @@ def batches_by_length(
     """Yield the examples in batches of similar length, with a progress bar."""
     device = next(model.parameters()).device
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
-        for numbers in batches([len(one.ids) for one in examples], most or batch_tokens_on(device)):
+        for numbers in batches([len(example.ids) for example in examples], most or batch_tokens_on(device)):
             yield collate([examples[number] for number in numbers], numbers, model.config.pad_token_id)
             bar.update(len(numbers))
 
@@ -100,13 +100,13 @@ class States:
     @classmethod
     def of(cls, model: Head, encoded: Encoded, precision: str = "float32") -> States:
         """Read each example once, in eval mode."""
-        found = cls({})
+        stored = cls({})
         with inference(model), unchecked(), autocast(model.device, precision):
             for batch in batches_by_length(model, encoded.examples, "frozen encoder"):
                 states, lengths = states_of(model, batch)
                 rows = torch.split(states.tokens[0], lengths) if states.text is None else states.text.unbind()
-                found.read.update(zip(batch.rows, (row.float().clone() for row in rows), strict=True))
-        return found
+                stored.read.update(zip(batch.rows, (row.float().clone() for row in rows), strict=True))
+        return stored
 
     def output(self, model: Head, batch: ExampleBatch) -> Any:
         """Return the output of the task head, with its loss if the batch has labels; see packed.packed_output."""
@@ -118,8 +118,8 @@ class States:
     def logits(self, model: Head) -> list[Logits]:
         """Return the logits of each example, in order; see `predict_logits`."""
         with inference(model):
-            found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.read)))
-            return as_arrays([logits.float() for logits in found])
+            of_rows = (model.read(self.encoded([number])).logits[0] for number in range(len(self.read)))
+            return as_arrays([logits.float() for logits in of_rows])
 
     def encoded(self, numbers: Sequence[int]) -> HeadInput:
         """Return what the head reads of these examples: texts (B,D), or tokens (B,S,D) with zeros for padding."""
@@ -133,5 +133,5 @@ def can_be_kept(model: Head, encoded: Encoded) -> bool:
     The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
     """
     of_texts = model.reads in (Reads.FIRST, Reads.MEAN)
-    rows = len(encoded.examples) if of_texts else sum(len(one.ids) for one in encoded.examples)
+    rows = len(encoded.examples) if of_texts else sum(len(example.ids) for example in encoded.examples)
     return (of_texts or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES

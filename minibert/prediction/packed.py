@@ -281,9 +281,9 @@ def packed_attention(
         q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
         context = group_attention(q, k, v, packed, number, p)
         contexts.append(groups[number].unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
-    found = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
-    more = query.shape[1] - len(found)  # the rows of padding after the tokens
-    return (F.pad(found, (0, 0, 0, 0, 0, more)) if more else found).transpose(0, 1), None
+    of_tokens = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+    more = query.shape[1] - len(of_tokens)  # the rows of padding after the tokens
+    return (F.pad(of_tokens, (0, 0, 0, 0, 0, more)) if more else of_tokens).transpose(0, 1), None
 
 
 def group_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, number: int, p: float) -> Tensor:
@@ -331,8 +331,8 @@ def cast_weights(encoder: Encoder, dtype: torch.dtype) -> dict[str, Tensor]:
     weights = {name: weight for name, weight in encoder.layers.named_parameters(prefix="layers")}
     weights = {name: weight for name, weight in weights.items() if name.rpartition(".")[0] in linear}
     # torch leaves Function.apply untyped.
-    found = CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
-    return {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
+    copies = CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
+    return {f"model.{name}": weight for name, weight in zip(weights, copies, strict=True)}
 
 
 class CastTogether(torch.autograd.Function):

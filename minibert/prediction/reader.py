@@ -75,9 +75,9 @@ class Reader:
 
         Raises what task_name and label_names raise.
         """
-        found = task_name(model)
+        kind = task_name(model)
         labels = label_names(model.config) if model.has_labels else []
-        task = task or task_class(found).of_config(model.config)
+        task = task or task_class(kind).of_config(model.config)
         return cls(task, model, tokenizer, labels, tokenizer.max_length, **more)
 
     @classmethod
@@ -124,17 +124,17 @@ class Reader:
         """
         reader = replace(self, labels=as_numbers(self.labels, self.task.names_in(data)))
         encoded = reader.encoded(data)
-        found = self.task.measure(reader.decoded(encoded, data), data, reader.labels)
-        return replace(found, text="\n".join([found.text, *(block("note", note) for note in encoded.notes)]))
+        measure = self.task.measure(reader.decoded(encoded, data), data, reader.labels)
+        return replace(measure, text="\n".join([measure.text, *(block("note", note) for note in encoded.notes)]))
 
 
 def task_name(model: Head) -> str:
     """Return the task of a model's head. Raises ValueError for a head that was never trained or that no task has."""
-    found = {task_class(name).head: name for name in TASKS}.get(model.name)
-    if found is None or not model.head_is_trained:
-        state = "was never trained" if found else f"is not for a task; choose from {', '.join(TASKS)}"
+    task = {task_class(name).head: name for name in TASKS}.get(model.name)
+    if task is None or not model.head_is_trained:
+        state = "was never trained" if task else f"is not for a task; choose from {', '.join(TASKS)}"
         raise ValueError(f"the task head {model.name!r} {state}")
-    return found
+    return task
 
 
 def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
@@ -223,7 +223,9 @@ def predict(
     reader = with_given_words(reader) if pretokenized else reader
     if reader.pairs is not None and reader.pairs != (pairs is not None):
         raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text per row'}")
-    given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
+    given: list[Any] = [
+        [column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None
+    ]
     data = reader.task.from_texts(*given)
-    found: list[Prediction] = reader.task.as_dicts(reader.answer(data), data)
-    return found
+    predictions: list[Prediction] = reader.task.as_dicts(reader.answer(data), data)
+    return predictions

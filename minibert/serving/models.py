@@ -312,18 +312,20 @@ class TaskLabels(Model):
             texts = row if isinstance(row, tuple) else (row,)
             data = reader.task.from_texts(*([text] for text in texts))
             items.append((data, reader.task.encode(data, reader.tokenizer, reader.labels, reader.max_length)))
-        tokens = [sum(len(one.ids) for one in encoded.examples) for _, encoded in items]
+        tokens = [sum(len(example.ids) for example in encoded.examples) for _, encoded in items]
         return items, tokens, sum(encoded.truncation.truncated for _, encoded in items if encoded.truncation)
 
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[Prediction]:
         """Return what `minibert.predict` says of each."""
         reader = self.reader
-        found = []
-        logits = iter(predict_logits(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
+        predictions = []
+        logits = iter(
+            predict_logits(reader.model, Encoded([example for _, encoded in items for example in encoded.examples]))
+        )
         for data, encoded in items:
             answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
-            found += reader.task.as_dicts(answers, data)
-        return found
+            predictions += reader.task.as_dicts(answers, data)
+        return predictions
 
 
 def check_pairs(rows: list[Any], pairs: bool | None) -> None:
@@ -379,11 +381,11 @@ class Masks(Model):
         mask = self.tokenizer.mask_id
         if not 1 <= body.top_k <= vocab_size:
             raise RequestError(400, f"top_k must be from 1 to {vocab_size:,}, the size of the vocabulary", "top_k")
-        found = encode(self.tokenizer, rows).ids
-        for number, ids in enumerate(found):
+        texts_ids = encode(self.tokenizer, rows).ids
+        for number, ids in enumerate(texts_ids):
             if mask not in ids:
                 raise RequestError(422, f"row {number} has no {self.tokenizer.id_to_token(mask)}", "input")
-        return [(text, body.top_k) for text in rows], list(map(len, found)), 0
+        return [(text, body.top_k) for text in rows], list(map(len, texts_ids)), 0
 
     def compute(self, items: list[tuple[str, int]]) -> list[Prediction]:
         """Return the top_k tokens for every mask of a text, the likeliest first."""

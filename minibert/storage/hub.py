@@ -166,10 +166,10 @@ def under_owner(name: str) -> list[Path]:
 
     Raises ValueError if several owners have a checkpoint of this name.
     """
-    owned = [one for one in stored_names() if one.rpartition("/")[2] == name]
+    owned = [stored for stored in stored_names() if stored.rpartition("/")[2] == name]
     if len(owned) > 1 and not os.path.isdir(weights_folder() / name):
         raise ValueError(f"{weights_folder()} has {' and '.join(owned)}; say which, with the owner")
-    return [weights_folder() / one for one in (name, *owned)]
+    return [weights_folder() / stored for stored in (name, *owned)]
 
 
 def stored_names() -> list[str]:
@@ -231,10 +231,10 @@ def verify(folder: Path, checkpoint: KnownCheckpoint) -> Path:
     """Return the folder. Raises ValueError unless its model.safetensors has the SHA-256 in KNOWN."""
     path = folder / WEIGHTS_FILE
     state = path.stat()
-    found = known_sha256(path, (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
-    if found != checkpoint.sha256:
+    has = known_sha256(path, (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+    if has != checkpoint.sha256:
         raise ValueError(
-            f"{path} is not {checkpoint.hub_id}: its sha256 is {found}, expected {checkpoint.sha256}; download it again"
+            f"{path} is not {checkpoint.hub_id}: its sha256 is {has}, expected {checkpoint.sha256}; download it again"
         )
     return folder
 
@@ -321,7 +321,11 @@ def not_found(name: str, reason: str = "") -> str:
         return f"{cut(name)} is a file, and a checkpoint is a folder; name the folder that it is in"
     last = name.rpartition("/")[2]
     stored = stored_names()
-    here = [one.name for one in KNOWN.values() if one is not known(name) and (one.name in stored or wheel_folder(one))]
+    here = [
+        checkpoint.name
+        for checkpoint in KNOWN.values()
+        if checkpoint is not known(name) and (checkpoint.name in stored or wheel_folder(checkpoint))
+    ]
     folders = [path for path in neighbours(name) if os.path.isdir(path)]
     near = "" if known(name) else did_you_mean(name, [*folders, *here, *stored]) or did_you_mean(name, KNOWN, 0.95)
     hint = ""

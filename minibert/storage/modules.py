@@ -18,8 +18,8 @@ def read_modules(path: Path) -> list[tuple[str, Path]]:
     Raises ValueError if the file is damaged or names a folder outside.
     """
     try:
-        modules = [(one["type"], one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))]
-        if not all(isinstance(text, str) for one in modules for text in one):
+        modules = [(module["type"], module["path"]) for module in parse_json(read_small(path).decode("utf-8-sig"))]
+        if not all(isinstance(text, str) for module in modules for text in module):
             raise TypeError
     except (ValueError, TypeError, KeyError):
         raise refusal(path, "it is not a list of modules, each with a type and a path") from None

@@ -92,7 +92,7 @@ class FileSettings(TextSettings):
     @property
     def reading(self) -> dict[str, Any]:
         """Only these settings, of a subclass that has others too."""
-        return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
+        return {field.name: getattr(self, field.name) for field in fields(FileSettings)}
 
     def format_of(self, path: object) -> str:
         """Return the format of a file or of data in memory.
@@ -209,7 +209,7 @@ def too_long(place: str, most: int) -> ValueError:
 
 
 def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
-    """Return the whole content as text.
+    """Return the content, read at once.
 
     Raises ValueError if the file is too large, or is not in this encoding (naming the first wrong byte).
     """

@@ -150,10 +150,10 @@ class Table:
         rows = dropped = 0
         drop = self.settings.missing == "drop"
         unnamed: ValueError | None = None
-        for place, row in self.records():
+        for place, content in self.records():
             rows += 1
             self.place = place
-            record = {"text": row} if isinstance(row, str) else row
+            record = {"text": content} if isinstance(content, str) else content
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")
             try:
@@ -265,36 +265,38 @@ class Table:
         the header. Raises ValueError if every row has two of them equally often.
         """
         implied = DELIMITERS[self.format]
-        rows = {one: first_rows(lines, dialect(self.format, one)) for one in CANDIDATES}
-        order = sorted((one for one in CANDIDATES if rows[one]), key=lambda one: one != implied)
-        fitting = [one for one in order if self._has_names(rows[one][0])][:1]
-        several = [one for one in order if len(rows[one][0]) > 1]
-        fitting = fitting or [one for one in several if len(set(map(len, rows[one]))) == 1]
-        if [column.name for column in self.columns] == ["1"] and implied not in fitting:
-            fitting = [implied, *fitting]  # each line may be a text
-        if len(fitting) > 1 and not fitting[0] == implied == "\t":
-            ways = " or ".join(f"--delimiter {shown(one)}" for one in fitting)
+        rows = {delimiter: first_rows(lines, dialect(self.format, delimiter)) for delimiter in CANDIDATES}
+        order = sorted(
+            (delimiter for delimiter in CANDIDATES if rows[delimiter]), key=lambda delimiter: delimiter != implied
+        )
+        likely = [delimiter for delimiter in order if self._has_names(rows[delimiter][0])][:1]
+        several = [delimiter for delimiter in order if len(rows[delimiter][0]) > 1]
+        likely = likely or [delimiter for delimiter in several if len(set(map(len, rows[delimiter]))) == 1]
+        if [column.name for column in self.columns] == ["1"] and implied not in likely:
+            likely = [implied, *likely]  # each line may be a text
+        if len(likely) > 1 and not likely[0] == implied == "\t":
+            ways = " or ".join(f"--delimiter {shown(delimiter)}" for delimiter in likely)
             raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
-        fitting = fitting or (several if has_header(self.columns, ()) else []) or [implied]
-        if fitting[0] != implied:
+        likely = likely or (several if has_header(self.columns, ()) else []) or [implied]
+        if likely[0] != implied:
             warnings.warn(
-                f"{self.name}: its columns are separated by {shown(fitting[0])}, not by {shown(implied)}; --delimiter "
-                f"{shown(fitting[0])} (delimiter=) confirms it",
+                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}; --delimiter "
+                f"{shown(likely[0])} (delimiter=) confirms it",
                 stacklevel=2,
             )
-        return fitting[0]
+        return likely[0]
 
     def _has_names(self, row: Sequence[str]) -> bool:
         """Return whether this is a header with the requested columns."""
         return bool(self.columns) and has_header(self.columns, row) and set(row).issuperset(names_of(self.columns, row))
 
-    def is_missing(self, value: Any, column: Column) -> bool:
+    def is_missing(self, cell: Any, column: Column) -> bool:
         """Return whether a value is null, NaN, a label of only blanks, or a text that is an empty cell of a table."""
-        if not isinstance(value, str):
-            return is_missing(value)
+        if not isinstance(cell, str):
+            return is_missing(cell)
         if column.role == "label":
-            return not value.strip() and not column.blank
-        return not value and self.format in DELIMITERS
+            return not cell.strip() and not column.blank
+        return not cell and self.format in DELIMITERS
 
     def value(self, cell: Any, name: str, column: Column, where: str) -> object:
         """Return a text unchanged, a label stripped. Raises ValueError if it is missing or not a text."""
@@ -393,8 +395,10 @@ def nested(record: object, name: str) -> object:
     """Return the value of a name that names_in returned; None if there is none."""
     if not isinstance(record, dict) or name in record:
         return record[name] if isinstance(record, dict) else None
-    outer = (one for one in record if name.startswith(f"{one}."))
-    return next((value for one in outer if (value := nested(record[one], name[len(one) + 1 :])) is not None), None)
+    outer = (start for start in record if name.startswith(f"{start}."))
+    return next(
+        (value for start in outer if (value := nested(record[start], name[len(start) + 1 :])) is not None), None
+    )
 
 
 def names_of(columns: Sequence[Column], names: Sequence[str]) -> list[str | None]:
@@ -405,7 +409,7 @@ def names_of(columns: Sequence[Column], names: Sequence[str]) -> list[str | None
     usual = {name.strip().lower(): name for name in reversed(names)}  # the first of equal ones
     written = {plain(name): name for name in reversed(names)}
     return [
-        next((usual[one] for one in column.usual if one in usual), None)
+        next((usual[candidate] for candidate in column.usual if candidate in usual), None)
         if column.name is None
         else written.get(plain(column.name), column.name)
         for column in columns

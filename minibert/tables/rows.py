@@ -99,9 +99,9 @@ def rows_of(data: Any, name: str) -> list[Any]:
         )
     if names is None:
         return [list(row) if isinstance(row, tuple | np.ndarray) else row for row in as_column(data)]
-    columns = [list(as_column(data[one])) for one in names]
+    columns = [list(as_column(data[column_name])) for column_name in names]
     if len(set(map(len, columns))) > 1:
-        lengths = ", ".join(f"{one} {len(column)}" for one, column in zip(names, columns, strict=True))
+        lengths = ", ".join(f"{column_name} {len(column)}" for column_name, column in zip(names, columns, strict=True))
         raise ValueError(f"the columns of {name} have different numbers of rows: {lengths}")
     columns = [[cell.tolist() if hasattr(cell, "tolist") else cell for cell in column] for column in columns]
     rows = [dict(zip(map(str, names), row, strict=True)) for row in zip(*columns, strict=True)]
@@ -184,7 +184,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
         raise too_much
-    texts = [one.name for one in file.schema_arrow if str(one.type) in ARROW_TEXTS]
+    texts = [field.name for field in file.schema_arrow if str(field.type) in ARROW_TEXTS]
     held, row = 0, 1
     try:
         schema = file.read_row_groups([], columns=columns).schema
@@ -215,8 +215,8 @@ def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]
     """Return rows with the names of classes in place of their numbers, as the library datasets states in a schema."""
     with suppress(KeyError, TypeError, AttributeError, ValueError):
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        inner = {name: one.get("feature", one) for name, one in features.items()}
-        classes = {name: dict(enumerate(one["names"])) for name, one in inner.items() if "names" in one}
+        inner = {name: feature.get("feature", feature) for name, feature in features.items()}
+        classes = {name: dict(enumerate(feature["names"])) for name, feature in inner.items() if "names" in feature}
         if classes:
             rows = [row | {name: as_class(row[name], classes[name]) for name in row.keys() & classes} for row in rows]
     return rows
@@ -224,4 +224,4 @@ def with_classes(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]
 
 def as_class(value: Any, names: Mapping[int, str]) -> Any:
     """Return the name of a class, None for -1, which is no class; or a list of names."""
-    return [as_class(one, names) for one in value] if isinstance(value, list) else names.get(value)
+    return [as_class(item, names) for item in value] if isinstance(value, list) else names.get(value)

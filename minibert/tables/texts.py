@@ -85,7 +85,7 @@ def column_names(table: Any) -> list[Any] | None:
     if hasattr(table, "collect"):  # of polars, Spark
         raise TypeError(f"a {type(table).__name__} has no rows yet; pass the result of its collect()")
     if isinstance(table, Mapping):
-        if any(column_names(one) is not None for one in table.values()):
+        if any(column_names(value) is not None for value in table.values()):
             raise TypeError(
                 f"this is a {type(table).__name__} of several tables; pass one: data[{next(iter(table))!r}]"
             )
@@ -122,9 +122,15 @@ def without_missing(*columns: Any) -> list[Any]:
 
     A column that is None stays None; columns of different lengths or of other types are returned unchanged.
     """
-    given = [list(one) if isinstance(one, Iterable) and not hasattr(one, "ndim") else one for one in columns]
-    rows = [np.asarray(one, dtype=object) if hasattr(one, "ndim") else one for one in given if one is not None]
-    if any(isinstance(one, str) for one in columns) or len(set(map(len, rows))) != 1:
+    given = [
+        list(column) if isinstance(column, Iterable) and not hasattr(column, "ndim") else column for column in columns
+    ]
+    rows = [
+        np.asarray(column, dtype=object) if hasattr(column, "ndim") else column
+        for column in given
+        if column is not None
+    ]
+    if any(isinstance(column, str) for column in columns) or len(set(map(len, rows))) != 1:
         return given
     kept = [not any(is_missing(cell) for cell in row) for row in zip(*rows, strict=True)]
     if not all(kept):
@@ -132,8 +138,8 @@ def without_missing(*columns: Any) -> list[Any]:
             f"{len(kept) - sum(kept):,} of {len(kept):,} rows have no text or label and are left out", stacklevel=3
         )
     return [
-        one if one is None else np.asarray(one)[kept] if hasattr(one, "ndim") else [*compress(one, kept)]
-        for one in given
+        column if column is None else np.asarray(column)[kept] if hasattr(column, "ndim") else [*compress(column, kept)]
+        for column in given
     ]
 
 

@@ -170,10 +170,10 @@ class Answering(AnsweringSettings, Task):
             for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
                 yield score, passage.offsets[window[i]][0], passage.offsets[window[j]][1]
 
-    def candidates(self, context: str, found: Sequence[Span], null: float | None) -> list[Prediction]:
+    def candidates(self, context: str, best_spans: Sequence[Span], null: float | None) -> list[Prediction]:
         """Return the n best answers of spans, the best first, and "", whose score is `null`, if that is allowed."""
         spans: dict[str, Span] = {}
-        for span in found:
+        for span in best_spans:
             spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
         best = list(spans.items())[: self.n_best]
         if null is not None:

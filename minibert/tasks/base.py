@@ -127,7 +127,7 @@ class Task(ABC):
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row] | None:
         """Return the rows of a file in the format of the training data, for `minibert predict`.
 
-        Returns None if it is to be read as a table of texts. how: the options of the command.
+        None: the file has no format of its own; read it as a table. how: options from the command line.
         """
         return None
 

@@ -144,8 +144,8 @@ class Choice(ChoiceSettings, Task):
         examples: list[Example] = []
         truncated = longest = 0
         left = tokenizer.truncates_left
-        firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
-        seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
+        firsts = tokenizer.encode_each([" ".join(filter(None, (row.context, row.question))) for row in data])
+        seconds = tokenizer.encode_each([choice for row in data for choice in row.choices])
         for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids

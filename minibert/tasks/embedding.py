@@ -82,7 +82,7 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
     names = {str(name).strip().lower(): str(name) for name in (rows[0] if rows else ())}
     text, pair, label = names_of(SCORED, list(names.values()))
     if text is not None:
-        pair = next((names[one] for one in SECOND if names.get(one, text) != text), None)
+        pair = next((names[usual] for usual in SECOND if names.get(usual, text) != text), None)
         negatives = [name for lower, name in names.items() if lower.startswith(NEGATIVE)]
         return as_columns(text, pair, negatives, label if pair and not negatives else None)
     cells = [[str(cell) for cell in row] for row in rows]

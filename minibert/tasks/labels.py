@@ -201,10 +201,12 @@ class MultiLabel:
                 )
         labels = [tuple(map(str, row if isinstance(row, tuple) else sorted(row.tolist()))) for row in given]
         names = {name for row in labels for name in row}
-        return labels, sorted(names) if any(isinstance(one, str) for row in given for one in row) else in_order(names)
+        return labels, sorted(names) if any(isinstance(label, str) for row in given for label in row) else in_order(
+            names
+        )
 
     def check(self, labels: Sequence[Names]) -> None:
-        """Raise ValueError if all rows have the same labels, or no two rows share one."""
+        """Raise ValueError if there is nothing to learn: all rows have the same labels, or every label occurs once."""
         counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
             raise ValueError(

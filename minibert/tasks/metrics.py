@@ -118,6 +118,6 @@ def class_table(name: str, classes: Mapping[str, ClassScore], rows: str = "rows"
 
 
 def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> str:
-    """Return a row for each true class, a column for each predicted one."""
+    """Format the confusion matrix: rows are true classes, columns predicted ones."""
     rows = [[name, *counts] for name, counts in zip(names, evaluation.confusion, strict=True)]
     return table([["true \\ predicted", *names], *rows])

@@ -100,20 +100,18 @@ def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], ax
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
         raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
     column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
-    parsed_labels = [parse(label, f"row {row}") for row, label in enumerate(column)]
-    if len(parsed_labels) != rows:
-        raise ValueError(
-            f"there are {counted(rows, 'text')} and {counted(len(parsed_labels), 'label')}; each text needs one"
-        )
-    known = [row for row, label in enumerate(parsed_labels) if isinstance(label, int | float) or len(label)]
-    first = {type(parsed_labels[row]): row for row in reversed(known)}
+    values = [parse(label, f"row {row}") for row, label in enumerate(column)]
+    if len(values) != rows:
+        raise ValueError(f"there are {counted(rows, 'text')} and {counted(len(values), 'label')}; each text needs one")
+    known = [row for row, label in enumerate(values) if isinstance(label, int | float) or len(label)]
+    first = {type(values[row]): row for row in reversed(known)}
     if len(first) > 1:
         one, other = sorted(first.values())[:2]
         raise ValueError(
-            f"row {one} has the label {brief(parsed_labels[one])} and row {other} {brief(parsed_labels[other])}; labels must be all "
+            f"row {one} has the label {brief(values[one])} and row {other} {brief(values[other])}; labels must be all "
             "names, all integers or all booleans"
         )
-    return parsed_labels
+    return values
 
 
 def array_in(cell: str, where: str) -> str | list[Any]:

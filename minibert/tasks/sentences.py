@@ -6,19 +6,19 @@
 
     {"words": ["Ann", "left"], "tags": ["B-person", "O"]}     or a sentence in each row: .jsonl, .json, .parquet
 
-In a line the word is the first column and the tag the last, unless `columns` or a header names others: word or token,
-and ner or tag or label. A line that begins with # is a comment, except in a .csv; lines 1-2 and 1.1 of CoNLL-U are not
-words. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
+In a line the word is the first column and the tag the last, unless `columns` names others, or a header such as "id word
+pos ner" names the word's. A line that begins with # is a comment, except in a .csv; lines 1-2 and 1.1 of CoNLL-U are
+not words.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, groupby, zip_longest
 from typing import Any, NamedTuple
 
-from minibert.tables.formats import CANDIDATES, DELIMITERS, is_doubtful, settings_by_name
+from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
 from minibert.tables.reading import Table, listed
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
@@ -27,11 +27,10 @@ from minibert.utils.printing import brief, counted
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 WORDS = ("word", "words", "token", "tokens", "form")  # usual names of columns, the likeliest first
 TAGS = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label", "entity", "pos_tags", "pos", "upos")
-SENTENCE = ("sentence #", "sentence_id", "sent_id", "sentence")
 CONLL_U = 10  # columns
 NO_WORD = re.compile(r"\d+[-.]\d+", re.ASCII)  # a line of CoNLL-U
 JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
-MOST_SPACES = 2  # in a word, on average: "New York" may be one
+MOST_SPACES = 1  # in a word, on average: "New York" may be one
 WRONG_TASK = "; texts with a label each are for the task classify, JSON for answer or choose"
 
 
@@ -149,15 +148,6 @@ class Line(NamedTuple):
     cells: list[str]
 
 
-class FileColumns(NamedTuple):
-    """The columns of a file, from 0."""
-
-    word: int
-    tag: int
-    sentence: int | None  # changes where a sentence begins
-    header: bool  # whether the first line has the names
-
-
 def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) -> Sentences:
     """Return the sentences of lines, each a word and its tag."""
     every = list(lines_of(file, in_csv))
@@ -165,53 +155,32 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     if not tagged and all(len(line.cells) <= 1 for line in lines):
         how = replace(how, columns=None)  # of training
         lines = [line._replace(cells=[*line.cells, OUTSIDE]) if line.cells else line for line in lines]
-    rows = [line for line in lines if line.cells]
-    if not rows:
+    first = next((line for line in lines if line.cells), None)
+    if first is None:
         return Sentences([], [])
-    width = max(len(rows[0].cells), 2)
-    columns = columns_of(rows[0].cells, [row.cells for row in rows[1:] if len(row.cells) == width], how, file.name)
-    check_lines(rows[columns.header :], width, columns, file.name)
-    sentences: list[list[tuple[str, str]]] = [[]]
-    current = ""
-    for line in lines[lines.index(rows[0]) + columns.header :]:
-        number = line.cells[columns.sentence] if line.cells and columns.sentence is not None else ""
-        if not line.cells or number not in ("", current):
-            sentences.append([])
-            current = number or current
-        if line.cells:
-            sentences[-1].append((line.cells[columns.word], line.cells[columns.tag]))
-    sentences = [sentence for sentence in sentences if sentence]
-    unnamed = how.columns is None and not columns.header
-    check_sentences(sentences, file.name, tagged and unnamed)
-    notes = []
-    if left_out := len(every) - len(lines):
-        notes.append(f"{counted(left_out, 'line')} left out: comments, which begin with #, and 1-2 or 1.1 of CoNLL-U")
-    if how.columns is None and (columns.word, columns.tag) != (0, width - 1):
-        notes.append(
-            f"column {columns.word + 1} is read as the word, and column {columns.tag + 1} of {width} as its tag"
-        )
-    words, tags = ([[row[part] for row in sentence] for sentence in sentences] for part in (0, 1))
-    return Sentences(words, tags, notes=tuple(notes))
+    *columns, header = columns_of(first.cells, how, file.name)
+    lines = [line for line in lines if line is not first or not header]
+    check_lines(lines, max(len(first.cells), 2), columns, file.name)
+    groups = [list(group) for is_word, group in groupby(lines, key=lambda line: bool(line.cells)) if is_word]
+    words, tags = ([[line.cells[column] for line in group] for group in groups] for column in columns)
+    check_words(words, tags, file.name)
+    left_out = len(every) - len(lines) - header
+    note = f"{counted(left_out, 'line')} left out: comments, which begin with #, and 1-2 or 1.1 of CoNLL-U"
+    return Sentences(words, tags, notes=(note,) if left_out else ())
 
 
 def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
     """Yield the lines with their columns, none for a line that ends a sentence or a document."""
-    texts = (str(text) for _, text in file.records())
-    split: Iterable[tuple[int, str, list[str]]]
-    if in_csv:
-        first = next(texts, "")
-        delimiter = max(CANDIDATES, key=first.count)
-        reader = csv.reader((f"{line}\n" for line in chain([first], texts)), delimiter=delimiter)
-        split = ((reader.line_num, delimiter.join(cells), cells) for cells in reader)
-    else:
-        split = (
-            (number, text, text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell])
-            for number, text in enumerate(texts, 1)
-        )
-    for number, text, cells in split:
+    delimiter = ""
+    for number, (_, record) in enumerate(file.records(), 1):
+        text = str(record)
+        delimiter = delimiter or max(CANDIDATES, key=text.count)  # of a .csv
+        if in_csv:
+            cells = next(csv.reader([text], delimiter=delimiter), [])
+        else:
+            cells = text.split("\t") if "\t" in text else re.findall("[^ ]+", text)
         cells = [cell.strip(" ") for cell in cells]
-        ends = not any(cells) or DOCUMENT in cells
-        yield Line(number, text, [] if ends else cells)
+        yield Line(number, text, [] if not any(cells) or DOCUMENT in cells else cells)
 
 
 def is_comment(line: Line) -> bool:
@@ -219,20 +188,18 @@ def is_comment(line: Line) -> bool:
     return line.text.startswith("#") or (len(line.cells) == CONLL_U and NO_WORD.fullmatch(line.cells[0]) is not None)
 
 
-def columns_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> FileColumns:
-    """Return the columns, as chosen or named in a header. Raises ValueError for a column that is not there."""
-    names = [cell.lower() for cell in first]
-    word, tag, sentence = (
-        next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)
-    )
-    header = word >= 0 and tag >= 0 and all(row[tag] != first[tag] for row in others)  # a tag may be called ner
-    header = header or any(isinstance(one, str) for one in how.columns or ())
+def columns_of(first: list[str], how: TaggingSettings, name: str) -> tuple[int, int, bool]:
+    """Return the columns of word and tag, from 0, and whether the first line is a header, which has their names.
+
+    Raises ValueError for a chosen column that is not there.
+    """
     if how.columns is not None:
         word, tag = (place_of(column, first, name) for column in how.columns)
-    elif not header:
-        word = 0
-        tag = len(first) - 1
-    return FileColumns(word, tag, sentence if header and sentence >= 0 else None, header)
+        return word, tag, any(isinstance(column, str) for column in how.columns)
+    names = [cell.lower() for cell in first]
+    named = [column for column, cell in enumerate(names) if cell in WORDS]
+    header = bool(named) and names[-1] in TAGS
+    return named[0] if header else 0, -1, header
 
 
 def place_of(column: str | int, first: list[str], name: str) -> int:
@@ -245,44 +212,44 @@ def place_of(column: str | int, first: list[str], name: str) -> int:
         raise ValueError(
             f"columns has {column}, and {name} has {counted(len(first), 'column')}, from 1 on; -1 is the last"
         )
-    return column - 1 if column > 0 else len(first) + column
+    return column - 1 if column > 0 else column
 
 
-def check_lines(rows: Sequence[Line], width: int, columns: FileColumns, name: str) -> None:
-    """Raise ValueError for a line without a word and its tag."""
-    for row in rows:
-        fits = len(row.cells) == width and row.cells[columns.word] and row.cells[columns.tag][:1] not in ("", "[")
-        if not fits or JSON.fullmatch(row.text) or "\n" in "".join(row.cells):
-            how = "commas; is a quote not closed?" if "\n" in row.text else "tabs or spaces"
+def check_lines(lines: Sequence[Line], width: int, columns: Sequence[int], name: str) -> None:
+    """Raise ValueError for a line that is neither empty nor a word and its tag."""
+    word, tag = columns
+    for line in lines:
+        has_both = len(line.cells) == width and line.cells[word] and line.cells[tag][:1] not in ("", "[")
+        fits = not line.cells or has_both
+        if not fits or JSON.fullmatch(line.text):
             raise ValueError(
-                f"{name}, line {row.number}, is {row.text[:40]!r}; a word and its tag need {width} columns separated "
-                f"by {how}{WRONG_TASK}, or for this task in a file whose name ends in .jsonl"
+                f"{name}, line {line.number}, is {line.text[:40]!r}; a word and its tag need {width} columns separated "
+                f"by tabs or spaces, in a .csv by commas (is a quote not closed?){WRONG_TASK}, or for this task in a "
+                "file whose name ends in .jsonl"
             )
 
 
-def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str, unnamed: bool) -> None:
-    """Raise ValueError for words and tags of a file that are something else; unnamed: the first may be a header."""
-    rows = [row for sentence in sentences for row in sentence]
-    most = MOST_SPACES if len(sentences) > 1 else MOST_SPACES / 2  # without an empty line it is the less likely
-    if sum(word.count(" ") for word, _ in rows) > most * len(rows):
+def check_words(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], name: str) -> None:
+    """Raise ValueError if the words are texts or numbers, or if the first line is a header."""
+    words = list(chain.from_iterable(sentences))
+    first, *others = chain.from_iterable(tags)
+    if sum(word.count(" ") for word in words) > MOST_SPACES * len(words):
         raise ValueError(
-            f"{name} has texts in place of words, such as {rows[0][0][:40]!r}; each line needs a word and its tag"
+            f"{name} has texts in place of words, such as {words[0][:40]!r}; each line needs a word and its tag"
             f"{WRONG_TASK}"
         )
-    if not rows:
-        return
-    long = [{word for word, _ in sentence} for sentence in sentences if len(sentence) > 2]
-    if (long and all(len(words) == 1 for words in long)) or (unnamed and all(word.isdecimal() for word, _ in rows)):
+    if all(word.isdecimal() for word in words):
         raise ValueError(
-            f"{name} has numbers, or the same word in all lines of a sentence, such as {rows[0][0][:40]!r}; choose the "
-            "columns of word and tag, as --columns 2,4 for CoNLL-U (columns=)"
+            f"{name} has numbers in place of words, such as {words[0][:40]!r}; choose the columns of word and tag, as "
+            "--columns 2,4 for CoNLL-U (columns=)"
         )
-    word, tag = rows[0]
-    others = {tag for _, tag in rows[1:]} - {OUTSIDE}
-    prefixed = [len(other) > 2 and other[0] in PREFIXES and other[1] == "-" for other in (tag, *others)]
-    doubtful = (unnamed and is_doubtful(rows)) or (others and all(prefixed[1:]))
-    if doubtful and tag != OUTSIDE and not prefixed[0]:
+    if set(others) - {OUTSIDE} and all(map(is_usual, others)) and not is_usual(first):
         raise ValueError(
-            f"{name} begins with a header, {word!r} and {tag!r}, or with a tag unlike the others; name the columns of "
-            f"the header: --columns {word},{tag} (columns=), or give their numbers: --columns 1,2"
+            f"{name} begins with a header, {words[0]!r} and {first!r}, or with a tag unlike the others; name the "
+            f"columns of the header: --columns {words[0]},{first} (columns=)"
         )
+
+
+def is_usual(tag: str) -> bool:
+    """Return whether a tag is O, or has a prefix such as B-."""
+    return tag == OUTSIDE or (len(tag) > 2 and tag[0] in PREFIXES and tag[1] == "-")

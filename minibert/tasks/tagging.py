@@ -100,19 +100,19 @@ class Tagging(TaggingSettings, Task):
     def labels_of(self, data: Sentences) -> list[str]:
         """Return the tags in order, see names.py. Raises ValueError for fewer than two, and for other data."""
         words = sum(map(len, data.words))
-        tags_used = in_order(tag for tags in data.known_tags for tag in tags)
-        if len(tags_used) < 2:
-            raise ValueError(f"{len(data)} sentences have the tags {tags_used}; training needs at least two tags")
-        if len(tags_used) > MOST_TAGS and 2 * len(tags_used) > words:
+        used = in_order(tag for tags in data.known_tags for tag in tags)
+        if len(used) < 2:
+            raise ValueError(f"{len(data)} sentences have the tags {used}; training needs at least two tags")
+        if len(used) > MOST_TAGS and 2 * len(used) > words:
             raise ValueError(
-                f"{words:,} words have {len(tags_used):,} different tags ({listed(tags_used)}), too many to learn; is the last "
+                f"{words:,} words have {len(used):,} different tags ({listed(used)}), too many to learn; is the last "
                 f"column the tag?"
             )
         if len(data) == 1 and words > MOST_WORDS:
             raise ValueError(
                 f"the data is a single sentence of {words:,} words; put an empty line between sentences{WRONG_TASK}"
             )
-        return tags_used
+        return used
 
     def names_in(self, data: Sentences) -> Collection[str]:
         """Return the tags of the data."""

@@ -29,6 +29,7 @@ from minibert.tracing.journey import Ablation, Effect, Filled, Journey, decide
 from minibert.utils.inference import inference
 
 MOST = 8192  # tokens that pass through the model for each kind of change
+MASKED = 64  # the first tokens of a classifier's text, which are masked even if that is more
 GUESSES = 5  # at a masked token
 
 
@@ -46,7 +47,8 @@ def ablate(
     S = len(journey.tokens)
     L = len(journey.layers)
     H = journey.config.num_attention_heads
-    places = [place for place, word in enumerate(journey.word_ids) if word is not None][: MOST // S]
+    most = MOST // S if classifier is None else max(MOST // S, MASKED)
+    places = [place for place, word in enumerate(journey.word_ids) if word is not None][:most]
     effect = effect_on(journey, classifier)
     with inference(model):
         heads = [] if L * H * S > MOST else [effect(without_heads(encoder, batch, layer)) for layer in range(L)]

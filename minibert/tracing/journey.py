@@ -31,18 +31,14 @@ from torch import Tensor, nn
 from minibert.config import Config
 from minibert.fields import EncoderOutput
 from minibert.heads import Reads
-from minibert.model import Encoder
 from minibert.prediction.frozen import Classifier
-from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader
-from minibert.tasks.base import Doubles, Encoded, Example
+from minibert.tasks.base import Doubles, Encoded
 from minibert.tasks.masked_text import Guess
-from minibert.text.tokenized import Batch
-from minibert.vectors.readable import pool, readable_vectors
+from minibert.vectors.readable import pool
 from minibert.vectors.recipe import Recipe
 
 UNITS = 6  # listed for each token
-MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Prediction(NamedTuple):
@@ -145,7 +141,6 @@ class Journey:
     pooled: Tensor | None  # (D); None without a pooler
     predictions: list[Prediction] = field(default_factory=list)
     decision: Decision | None = None
-    masked: list[Masked] = field(default_factory=list)
     ablation: Ablation | None = None
     notes: list[str] = field(default_factory=list)  # what a reader of the page should know
 
@@ -155,14 +150,18 @@ class Journey:
         return tuple(layer["probs"] for layer in self.layers)
 
     @property
+    def masked(self) -> list[Masked]:
+        """The classifier's decision with each token masked in turn; empty without a classifier."""
+        if self.decision is None or self.ablation is None:
+            return []
+        whole = float(self.decision.probabilities.max())
+        masked = ((place, effect.probability) for place, effect in self.ablation.masked.items())
+        return [Masked(place, p, p - whole) for place, p in masked if p is not None]
+
+    @property
     def norm(self) -> str:
         """The name of the norm in this model: LayerNorm, or RMSNorm."""
         return type(self.config.architecture.norm(self.config, 1)).__name__
-
-    @property
-    def is_parallel(self) -> bool:
-        """Whether the feed-forward reads what the attention reads, since a layer has only one norm."""
-        return "feed-forward norm" not in self.layers[0]
 
     @property
     def sides(self) -> list[int]:
@@ -338,19 +337,3 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
         vector=torch.from_numpy(values),
         is_head=True,
     )
-
-
-def mask_in_turn(classifier: Classifier | Reader, encoder: Encoder, row: Batch, mask_id: int) -> list[Masked]:
-    """Return the decision on a text with one token at a time replaced by [MASK]; each is a row for the model."""
-    ids = row.input_ids[0].tolist()
-    places = [place for place, word in enumerate(row.word_ids[0]) if word is not None][:MASKED]
-    rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
-    if isinstance(classifier, Classifier):
-        vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
-        found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
-    else:
-        encoded = Encoded([Example(row, [0] * len(row)) for row in rows])
-        answers = classifier.task.decode(predict_logits(classifier.model, encoded), encoded, None, classifier.labels)
-        found = np.array([list(answer["probabilities"].values()) for answer in answers])
-    whole, *without = found[:, found[0].argmax()].tolist()
-    return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]

@@ -116,7 +116,7 @@ def steps_of(journey: Journey) -> list[str]:
         "attention norm": norm_first,
         "feed-forward norm": norm_first,
         "norm before attention": not norm_first,
-        "norm before feed-forward": not norm_first or journey.is_parallel,
+        "norm before feed-forward": not norm_first,
         "final norm": not norm_first,
         "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,

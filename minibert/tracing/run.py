@@ -24,7 +24,7 @@ from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
-from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
+from minibert.tracing.journey import Journey, Prediction, decide, strongest_units
 from minibert.tracing.numbers import select
 from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
@@ -98,7 +98,6 @@ def trace(
         pooled=pooled,
         predictions=predictions(tensors, ids, tokenizer),
         decision=None if classifier is None else decide(classifier, encoder.config, states, pooled),
-        masked=mask_in_turn(classifier, below, row, tokenizer.mask_id) if classifier else [],
         notes=notes(encoder, tokenizer, row, text, text_b, classifier),
     )
     return replace(traced, ablation=ablate(encoder, tokenizer, traced, classifier))

@@ -92,7 +92,7 @@ class Batches:
         numbers = [row * width + choice for row in rows for choice in range(width)]
         examples = [self.examples[number] for number in numbers]
         if self.augment is not None:
-            examples = [self.augment(one, epoch, number) for one, number in zip(examples, numbers, strict=True)]
+            examples = [self.augment(example, epoch, number) for example, number in zip(examples, numbers, strict=True)]
         return collate(examples, rows, self.pad_id, self.choices)
 
 

@@ -318,7 +318,7 @@ def is_lock(path: Path) -> bool:
 
 
 def run_files(folder: Path) -> list[Path]:
-    """Return the files of a run, except its config and its lock, and what killed runs left half written."""
+    """Return all files of a run, half-written ones included, except its config and its lock."""
     return [path for path in folder.iterdir() if path.name != RUN_CONFIG and RUN_FILE.fullmatch(final_name(path))]
 
 

@@ -102,5 +102,5 @@ class CorpusFile:
         documents = self.documents(number)
         lines = (line for document in documents for line in document)
         encodings = tokenizer.encode_each(lines, details=False)
-        found = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
-        return [document for document in found if document]
+        with_tokens = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
+        return [document for document in with_tokens if document]

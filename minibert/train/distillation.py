@@ -238,11 +238,11 @@ class Distillation(MaskedLanguageModel):
 
     def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
         """Return the scores with the teacher's accuracy, and the fraction of it that the student has."""
-        found = super().score(model, rows, precision)
+        scores = super().score(model, rows, precision)
         if self.best is None:  # it is computed once
             self.best = super().score(self.teacher, rows, precision)["masked_accuracy"]
-        kept = found["masked_accuracy"] / self.best if self.best else None
-        return found | {"teacher_masked_accuracy": self.best, "kept": kept}
+        kept = scores["masked_accuracy"] / self.best if self.best else None
+        return scores | {"teacher_masked_accuracy": self.best, "kept": kept}
 
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return both losses of tokens, summed, by last states (N,D), (N,D) and labels (N): distillation, masked LM."""
@@ -262,7 +262,7 @@ class DistillRun(PretrainRun):
 
     @classmethod
     def of(cls, corpus: AnyPath, settings: Any) -> Self:
-        """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        """Check corpus, teacher and settings, and build the run. Raises what PretrainRun.of raises."""
         teacher = check_teacher(settings.init, "masked-lm")
         depth = teacher.config.num_hidden_layers
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:

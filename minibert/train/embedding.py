@@ -72,14 +72,16 @@ class VectorLoss(Loss):
             states.append(random_states(model.device))
             with torch.no_grad(), autocast(model.device, precision):
                 own.append(self.vectors(model, batch))
-        counted = [None if batch.idle else one.to(torch.device("cpu")) for batch, one in zip(batches, own, strict=True)]
+        counted = [
+            None if batch.idle else rows.to(torch.device("cpu")) for batch, rows in zip(batches, own, strict=True)
+        ]
         of_ranks = context.gather(counted)
         others = [
             [
-                one.to(model.device)
+                rows.to(model.device)
                 for rank, of_rank in enumerate(of_ranks)
-                for at, one in enumerate(of_rank)
-                if one is not None and (rank, at) != (context.rank, number)
+                for at, rows in enumerate(of_rank)
+                if rows is not None and (rank, at) != (context.rank, number)
             ]
             for number in range(len(batches))
         ]
@@ -95,10 +97,10 @@ class VectorLoss(Loss):
         if self.states:
             set_random_states(self.states[number], model.device)
         all_rows = [self.vectors(model, batch), *self.others[number]]
-        similarity = [one.similarity for one in all_rows if one.similarity is not None]
+        similarity = [rows.similarity for rows in all_rows if rows.similarity is not None]
         loss = self.compare(
-            torch.cat([one.vectors for one in all_rows]),
-            torch.cat([one.numbers for one in all_rows]),
+            torch.cat([rows.vectors for rows in all_rows]),
+            torch.cat([rows.numbers for rows in all_rows]),
             torch.cat(similarity) if similarity else None,
         )
         # The loop gives each batch an equal share, and the shares of the gradient are a sum.

@@ -124,7 +124,7 @@ def as_target(y: Any) -> tuple[Any, bool]:
 
 
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
-    """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with its task head.
+    """A scikit-learn classifier of texts or pairs that fine-tunes the whole model, not only a head.
 
     The head is fresh, unless the checkpoint has one for these labels. Labels are one column, or a matrix of 0 and 1
     with a column for each label, (N, K), also sparse, as in scikit-learn. class_weight: None, "balanced" or a weight

@@ -97,7 +97,7 @@ class FinetuneRun(Run):
     @property
     def cuts(self) -> list[TruncationWarning]:
         """The warnings of texts that were cut, in the data and in dev."""
-        return [one.truncation for one in (self.encoded, self.held_out) if one and one.truncation]
+        return [encoded.truncation for encoded in (self.encoded, self.held_out) if encoded and encoded.truncation]
 
     @property
     def summary(self) -> str:
@@ -132,7 +132,7 @@ class FinetuneRun(Run):
         model: Any = new_model(self.checkpoint, self.task, self.labels)
         if self.task.problem_type == "regression" and not model.head_is_trained:
             nn.init.constant_(
-                model.classifier.bias, statistics.mean(one.labels["labels"] for one in self.encoded.examples)
+                model.classifier.bias, statistics.mean(example.labels["labels"] for example in self.encoded.examples)
             )
         return freeze(model, self.settings.freeze)
 

@@ -228,7 +228,7 @@ class HeadLoss(Loss):
     output_of: OutputFunction
 
     def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
-        """Return the labelled tokens, or the texts if the head labels texts."""
+        """Return how many tokens carry a label; for a head that labels texts, how many texts."""
         of_tokens = model.reads & (Reads.LABELLED | Reads.REAL)
         return {"loss": Term(batch.labelled_tokens if of_tokens else batch.texts)}
 

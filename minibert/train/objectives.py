@@ -97,13 +97,13 @@ class MaskedLanguageModel(Loss):
                 for name, (logits, labels) in self.predict(model, batch, "packed").items():
                     sums[name] = sums.get(name, 0) + summed(logits.flatten(0, -2), labels.flatten())
         count, loss, correct = sums.pop("masked-lm").tolist()
-        found = {"perplexity": math.exp(min(700.0, loss / count)), "masked_lm_loss": loss / count}
-        found |= {"masked_accuracy": correct / count, "masked_tokens": int(count)}
+        scores = {"perplexity": math.exp(min(700.0, loss / count)), "masked_lm_loss": loss / count}
+        scores |= {"masked_accuracy": correct / count, "masked_tokens": int(count)}
         for name, total in sums.items():
             key = name.replace("-", "_")
             count, loss, correct = total.tolist()
-            found |= {f"{key}_loss": loss / count, f"{key}_accuracy": correct / count}
-        return found
+            scores |= {f"{key}_loss": loss / count, f"{key}_accuracy": correct / count}
+        return scores
 
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
@@ -165,8 +165,11 @@ class ReplacedTokens(MaskedLanguageModel):
         is deterministic.
         """
         logits, labels = self.generate(model, batch)
-        found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
-        return {"masked-lm": (logits, labels), "replaced-token-detection": (F.pad(found[:, None], (1, 0)), replaced)}
+        suspicion, replaced = self.detect(model, batch, logits.argmax(dim=-1))
+        return {
+            "masked-lm": (logits, labels),
+            "replaced-token-detection": (F.pad(suspicion[:, None], (1, 0)), replaced),
+        }
 
     def terms(self, model: Electra, batch: ExampleBatch) -> dict[str, Term]:
         """Return the chosen tokens of the generator, and all tokens of the discriminator."""
@@ -179,10 +182,10 @@ class ReplacedTokens(MaskedLanguageModel):
         """Return the generator's loss over the chosen tokens, and the discriminator's over all."""
         logits, labels = self.generate(model, batch)  # (N,V), (N)
         sampled = torch.multinomial(logits.detach().float().softmax(dim=-1), 1).squeeze(1)  # (N)
-        found, replaced = self.detect(model, batch, sampled)  # (T), (T)
+        suspicion, replaced = self.detect(model, batch, sampled)  # (T), (T)
         return {
             "masked-lm": token_cross_entropy(logits[None], labels[None]),
-            "replaced-token-detection": F.binary_cross_entropy_with_logits(found.float(), replaced.float()),
+            "replaced-token-detection": F.binary_cross_entropy_with_logits(suspicion.float(), replaced.float()),
         }
 
     def generate(self, model: Electra, batch: ExampleBatch) -> tuple[Tensor, Tensor]:

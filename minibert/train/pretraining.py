@@ -62,7 +62,7 @@ class PretrainRun(Run):
 
     @classmethod
     def of(cls, corpus: AnyPath, settings: PretrainSettings) -> Self:
-        """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        """Check corpus and settings, and build the run. Raises ValueError or FileNotFoundError if it cannot learn."""
         distributed.check(settings.batch_size)
         new = settings.init is None
         if new == (settings.config is None) or (new and settings.tokenizer is None):
@@ -174,8 +174,8 @@ class PretrainRun(Run):
     def finished(self, model: Any) -> dict[str, Head]:
         """Return the models that the objective trains, with their tokenizer."""
         models: dict[str, Head] = self.objective.finished(model)
-        for one in models.values():
-            one.tokenizer = self.tokenizer
+        for head in models.values():
+            head.tokenizer = self.tokenizer
         return models
 
 

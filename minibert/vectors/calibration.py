@@ -47,10 +47,14 @@ class Calibration:
 
     def of_layer(self, number: int) -> dict[str, Quantization]:
         """Return the quantizations of the products of this layer that are computed in int8, by name."""
-        return {name: one for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR}
+        return {
+            name: quantization
+            for (n, name), quantization in self.products.items()
+            if n == number and quantization.error <= MAX_ERROR
+        }
 
     def __str__(self) -> str:
-        count = sum(one.error <= MAX_ERROR for one in self.products.values())
+        count = sum(product.error <= MAX_ERROR for product in self.products.values())
         short = "" if self.short_texts_tolerate_int8 else f", none for means of texts of up to {SHORT} tokens"
         return f"int8 in {count} of {len(self.products)} products{short}"
 
@@ -75,8 +79,11 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
         exact = F.linear(x, weight, bias)
         tried = [products[key]] if key in products else quantizations(weight, x, folded=key[1] == "output")
         some = linear_of(weight[::STRIDE], None if bias is None else bias[::STRIDE])
-        measured = [replace(one, error=max(one.error, error_of(some, one, x, exact, workspace))) for one in tried]
-        products[key] = min(measured, key=lambda one: one.error)
+        measured = [
+            replace(quantization, error=max(quantization.error, error_of(some, quantization, x, exact, workspace)))
+            for quantization in tried
+        ]
+        products[key] = min(measured, key=lambda quantization: quantization.error)
 
     exact = copy.deepcopy(encoder, {id(w): w for w in encoder.parameters() if w.dtype == x.dtype}).to(x).eval()
     exact = with_parts(exact, {OneProduct: Products})  # so that each linear layer is called
@@ -123,10 +130,10 @@ def read_calibration(path: Path, encoder: Encoder) -> Calibration | None:
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write a calibration; if that fails, it is measured again the next time."""
     tensors = {"short_texts_tolerate_int8": torch.tensor(float(calibration.short_texts_tolerate_int8))}
-    for (number, name), one in calibration.products.items():
-        tensors[f"{number}.{name}"] = torch.tensor([one.zero_point, one.error])
-        if one.smoothing is not None:
-            tensors[f"{number}.{name}.smoothing"] = one.smoothing.contiguous()
+    for (number, name), product in calibration.products.items():
+        tensors[f"{number}.{name}"] = torch.tensor([product.zero_point, product.error])
+        if product.smoothing is not None:
+            tensors[f"{number}.{name}.smoothing"] = product.smoothing.contiguous()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors)

@@ -398,10 +398,10 @@ def engine_of(encoder: Encoder, precision: str) -> Engine:
     a change; one number per row and column shows a write through `.data`, which torch does not count.
     """
     parameters = list(encoder.parameters())
-    if any(one.is_inference() for one in parameters):  # torch does not count their writes
+    if any(weights.is_inference() for weights in parameters):  # torch does not count their writes
         return Engine(encoder, precision)
-    places = [(one.data_ptr(), one._version, one.dtype, one.shape) for one in parameters]
-    sampled = torch.cat([spread(one.detach()) for one in parameters]).nan_to_num()
+    places = [(weights.data_ptr(), weights._version, weights.dtype, weights.shape) for weights in parameters]
+    sampled = torch.cat([spread(weights.detach()) for weights in parameters]).nan_to_num()
     now = (precision, encoder.config, encoder.pooler is None, places)
     known = ENGINES.get(encoder)
     if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):

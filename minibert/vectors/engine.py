@@ -84,14 +84,14 @@ class Engine:
         self.padding_id = None if self.config.architecture.padding_has_position else self.config.pad_token_id
         self.encoder = with_parts(encoder, {})
         self.put_ends(encoder, kernels)
-        found = Calibration({}, short_texts_tolerate_int8=True)
+        measured = Calibration({}, short_texts_tolerate_int8=True)
         if int8:
-            found = self.calibrate(encoder, kernels, samples)
-            self.kernels = f"{found}, {Int8Linear.description}; the others: {self.kernels}"
+            measured = self.calibrate(encoder, kernels, samples)
+            self.kernels = f"{measured}, {Int8Linear.description}; the others: {self.kernels}"
         # For means of short texts that do not tolerate int8.
-        self.fallback = None if found.short_texts_tolerate_int8 else with_parts(self.encoder, {})
+        self.fallback = None if measured.short_texts_tolerate_int8 else with_parts(self.encoder, {})
         for number, layer in enumerate(encoder.layers):
-            self.encoder.layers[number] = fast_layer(layer, replace(kernels, quantizations=found.of_layer(number)))
+            self.encoder.layers[number] = fast_layer(layer, replace(kernels, quantizations=measured.of_layer(number)))
             if self.fallback is not None:
                 self.fallback.layers[number] = fast_layer(layer, kernels)
             if not keep_encoder:
@@ -118,19 +118,19 @@ class Engine:
         short = [[*ids[:first], ids[-1]] for ids in samples if len(ids) > first]
         rows = sorted([*samples, *short], key=len, reverse=True)
         path = calibration.cache_file(encoder, rows)
-        found = calibration.read_calibration(path, encoder)
-        if found is None:
+        measured = calibration.read_calibration(path, encoder)
+        if measured is None:
             packed = self.pack(rows)
             x = self.embed(packed)
             products, exact = calibration.calibrate(encoder, x, packed)
-            found = Calibration(products, short_texts_tolerate_int8=True)
+            measured = Calibration(products, short_texts_tolerate_int8=True)
             in_int8 = with_parts(self.encoder, {})
             for number, layer in enumerate(encoder.layers):
-                in_int8.layers[number] = fast_layer(layer, replace(kernels, quantizations=found.of_layer(number)))
+                in_int8.layers[number] = fast_layer(layer, replace(kernels, quantizations=measured.of_layer(number)))
             *_, (x, _) = in_int8.through_layers(x, packed, self.attend)
-            found = Calibration(products, calibration.means_agree(exact, x, packed))
-            calibration.write_calibration(path, found)
-        return found
+            measured = Calibration(products, calibration.means_agree(exact, x, packed))
+            calibration.write_calibration(path, measured)
+        return measured
 
     @torch.inference_mode()
     def vectors(

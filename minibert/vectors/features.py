@@ -68,8 +68,8 @@ class DiskRows:
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
         """Return the rows that are there and whole."""
         command = "SELECT vector FROM rows WHERE key = ?"
-        found = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
-        return {key: row[:-4] for key, row in found if isinstance(row, bytes) and row == summed(key, row[:-4])}
+        stored = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
+        return {key: row[:-4] for key, row in stored if isinstance(row, bytes) and row == summed(key, row[:-4])}
 
     def write(self, rows: dict[bytes, bytes]) -> None:
         """Add rows, all of them or none."""
@@ -197,8 +197,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         embedder.expected = {"weights": self.weights_sha256_, "tokenizer": self.tokenizer_fingerprint_}
         rows = as_texts_or_pairs(X, missing=self.missing)
         if rows and are_pairs(rows) != self.pairs_:
-            found, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
-            raise ValueError(f"these are {found}, and it was fitted on {fitted}; pass {fitted}, or fit again")
+            given, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
+            raise ValueError(f"these are {given}, and it was fitted on {fitted}; pass {fitted}, or fit again")
 
         store = MEMORY if self.cache is None else DiskRows(self.cache)
         settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()

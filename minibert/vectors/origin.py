@@ -40,7 +40,7 @@ class Origin:
         """Return the origin of what this embedder makes."""
         model = os.fspath(embedder.model)  # type: ignore[arg-type]  # an Encoder has no identity
         folder = user_path(model).absolute()  # the same from any other folder
-        hashes = [one for number in sorted(parts.hashes) for one in parts.hashes[number].tolist()]
+        hashes = [pair for number in sorted(parts.hashes) for pair in parts.hashes[number].tolist()]
         name = str(folder) if folder.is_dir() else model
         return cls(name, asdict(embedder.recipe), embedder.identity, texts, hashes)
 
@@ -86,10 +86,10 @@ class Origin:
         if not cls.place(vectors).exists():
             return None
         try:
-            found = read_json(cls.place(vectors))
-            found.pop("minibert", None)
-            hashes = np.array(found.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
-            origin = cls(**found, hashes=hashes)
+            values = read_json(cls.place(vectors))
+            values.pop("minibert", None)
+            hashes = np.array(values.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
+            origin = cls(**values, hashes=hashes)
             Recipe(**origin.recipe)
             how = {**(origin.texts or {"path": ""})}
             FileSettings(**{name: how[name] for name in how.keys() - {"path", "column", "column2"}})

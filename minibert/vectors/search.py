@@ -115,11 +115,13 @@ def embedder_of(path: Path, origin: Origin | None, model: AnyPath | None, device
     embedder = Embedder(origin.model if model is None else model, Recipe(**origin.recipe), device)
     if recipe != DEFAULT:
         raise ValueError(f"{path} says how it was made; leave the settings of the recipe out")
-    found = embedder.identity
-    if wrong := [name for name, value in origin.identity.items() if name != "precision" and found.get(name) != value]:
+    identity = embedder.identity
+    if wrong := [
+        name for name, value in origin.identity.items() if name != "precision" and identity.get(name) != value
+    ]:
         raise ValueError(
             f"{embedder.model} is not what made {path}: {wrong[0]} was {origin.identity[wrong[0]]} and is "
-            f"{found.get(wrong[0])}; name the right model: model="
+            f"{identity.get(wrong[0])}; name the right model: model="
         )
     return embedder
 
@@ -147,14 +149,14 @@ def search(
     embedded; FileNotFoundError for a missing file.
     """
     check_number("top", top, int, minimum=1)
-    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
-    asked = as_texts(queries, missing=found.embedder.recipe.missing)
+    searched = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    asked = as_texts(queries, missing=searched.embedder.recipe.missing)
     if "" in map(str.strip, asked):
         raise ValueError(f"query {[*map(str.strip, asked)].index('')} is empty; give a text to search for")
-    vectors = found.embedder(asked)
+    vectors = searched.embedder(asked)
     return [
-        [Hit(int(row), float(score), found.texts[row]) for row, score in zip(rows, scores, strict=True)]
-        for rows, scores in nearest(found.vectors, vectors, top)
+        [Hit(int(row), float(score), searched.texts[row]) for row, score in zip(rows, scores, strict=True)]
+        for rows, scores in nearest(searched.vectors, vectors, top)
     ]
 
 
@@ -176,17 +178,17 @@ def mine(
     """
     check_number("top", top, int, minimum=1)
     check_number("above", above, float, minimum=-1, maximum=1)
-    found = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
-    pairs = closest_pairs(found.vectors, top, above)
-    return [ClosePair(i, j, score, found.texts[i], found.texts[j]) for i, j, score in pairs]
+    mined = SearchCorpus.of(corpus, texts, model, device, replace(recipe, **settings))
+    pairs = closest_pairs(mined.vectors, top, above)
+    return [ClosePair(i, j, score, mined.texts[i], mined.texts[j]) for i, j, score in pairs]
 
 
 def read_texts(texts: Texts) -> Sequence[TextOrPair]:
     """Return the texts of a file, or these. Raises ValueError if there are none."""
-    found: Sequence[TextOrPair] = read_file(texts) if isinstance(texts, str | os.PathLike) else as_texts(texts)
-    if not found:
+    rows: Sequence[TextOrPair] = read_file(texts) if isinstance(texts, str | os.PathLike) else as_texts(texts)
+    if not rows:
         raise ValueError("the corpus has no texts")
-    return found
+    return rows
 
 
 def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
@@ -248,8 +250,8 @@ def blocks(vectors: Any, size: int) -> Iterator[tuple[int, Matrix]]:
 
 def cosines(a: Matrix, b: Matrix) -> Matrix:
     """Return the cosines of vectors of length 1, (m,D) @ (D,n) -> (m,n); rounding would make some 1.0000001."""
-    found: Matrix = a @ b.T
-    return np.clip(found, -1, 1, out=found)
+    products: Matrix = a @ b.T
+    return np.clip(products, -1, 1, out=products)
 
 
 def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -263,9 +265,9 @@ def nearest(vectors: Any, queries: Matrix, top: int) -> Iterator[tuple[NDArray[n
         rows = np.empty((len(some), 0), np.int64)
         scores = np.empty((len(some), 0), np.float32)
         for first, block in blocks(vectors, BLOCK):
-            found = cosines(some, block)  # (Q,n)
-            numbers = np.broadcast_to(np.arange(first, first + len(block)), found.shape)
-            rows, scores = best(np.hstack([rows, numbers]), np.hstack([scores, found]), top)
+            of_block = cosines(some, block)  # (Q,n)
+            numbers = np.broadcast_to(np.arange(first, first + len(block)), of_block.shape)
+            rows, scores = best(np.hstack([rows, numbers]), np.hstack([scores, of_block]), top)
         yield from zip(rows, scores, strict=True)
 
 
@@ -294,13 +296,13 @@ def closest_pairs(vectors: Any, top: int, above: float) -> list[tuple[int, int, 
     total = -(-len(vectors) // size)
     for first, block in progress_bar(blocks(vectors, size), "mine", total, unit="block"):
         for other, more in blocks(vectors[: first + len(block)], size):
-            found = cosines(more, block)  # (n,n): rows before, rows of this block
+            of_block = cosines(more, block)  # (n,n): rows before, rows of this block
             least = max(above, float(scores[-1])) if len(scores) == top else above
-            i, j = np.nonzero(found >= least)
+            i, j = np.nonzero(of_block >= least)
             later = i + other < j + first  # each pair once, none with itself
             i, j = i[later], j[later]
             rows = np.concatenate([rows, np.stack([i + other, j + first], axis=1)])
-            scores = np.concatenate([scores, found[i, j]])
+            scores = np.concatenate([scores, of_block[i, j]])
             order = np.lexsort((rows[:, 1], rows[:, 0], -scores))[:top]
             rows, scores = rows[order], scores[order]
     return [(int(i), int(j), float(score)) for (i, j), score in zip(rows, scores, strict=True)]

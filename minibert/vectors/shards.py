@@ -95,9 +95,9 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
     file matches, ValueError if two shards would have the same output.
     """
     inside = out.absolute()
-    one = user_path(pattern).exists()
+    is_file = user_path(pattern).exists()
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
-    root = Path(pattern).parent if one else Path(*fixed)
+    root = Path(pattern).parent if is_file else Path(*fixed)
     shards: dict[str, Shard] = {}
     for path in map(Path, matching_files(pattern)):
         if not path.is_file() or inside in path.absolute().parents:
@@ -137,13 +137,13 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
         return
     with TextFile(path, columns.text, column2=columns.pair, **columns.reading) as source:
         chunks = chunked(iter(source))
-        one = list(islice(chunks, 1))  # after which the names are known
-        if not one:
+        begin = list(islice(chunks, 1))  # after which the names are known
+        if not begin:
             warnings.warn(f"{path} holds no texts", stacklevel=2)
         names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         yield schema.empty_table(), []
-        for chunk in chain(one, chunks):
+        for chunk in chain(begin, chunks):
             cells = list(zip(*chunk, strict=True)) if len(names) == 2 else [chunk]
             yield pyarrow.table([list(column) for column in cells], schema=schema), chunk
 
@@ -229,11 +229,11 @@ def finished(shards: Iterable[Shard], settings: dict[str, Any]) -> dict[Shard, T
 def check_alike(shards: Sequence[Shard]) -> None:
     """Raise ValueError if finished shards were computed in several precisions, as by workers on unlike devices."""
     for shard in shards[1:]:
-        one = shards[0].footer["precision"]
+        first = shards[0].footer["precision"]
         other = shard.footer["precision"]
-        if one != other:
+        if first != other:
             raise ValueError(
-                f"{shards[0].out} was computed in {one}, and {shard.out} in {other}, on another device or with other "
+                f"{shards[0].out} was computed in {first}, and {shard.out} in {other}, on another device or with other "
                 "settings of torch; let all workers compute alike, and remove the shards that differ, or start again "
                 "(restart=True)"
             )

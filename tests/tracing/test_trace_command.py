@@ -241,7 +241,8 @@ def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer,
 
 @pytest.mark.parametrize(("text", "places"), [(SHORT, [1, 2]), ("the film", [1, 2]), ("", [])])
 def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(text, places, folder, monkeypatch):
-    monkeypatch.setattr("minibert.tracing.journey.MASKED", 2)
+    for name, most in (("MASKED", 2), ("MOST", 1)):
+        monkeypatch.setattr(f"minibert.tracing.ablation.{name}", most)
     _, traced = classified(folder, text, pooling="mean")
     assert [one.place for one in traced.masked] == places
     assert ("Only the first 2 were tried." in traced.to_html()) == (text == SHORT)

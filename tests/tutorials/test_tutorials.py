@@ -38,62 +38,72 @@ FIGURE = re.compile(
 )
 NUMBER = re.compile(r"\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?")
 NEAR = 6  # cells before and after a paragraph, in which its figures must stand
-# Figures that the notebook does not compute near by: where they are from.
+# Figures that the notebook does not compute near by, by where they are from.
 ELSEWHERE = {
-    "1_first_contact.ipynb": {"0.824": "the tutorial that the notebook follows"},
-    "2_through_the_encoder.ipynb": {"3.4e38": "the largest float32", "88.7": "its logarithm"},
-    "3_wordpiece.ipynb": {"30,000": "Devlin et al. 2018, section 3"},
+    "1_first_contact.ipynb": {
+        "the tutorial that the notebook follows": "0.824",
+    },
+    "2_through_the_encoder.ipynb": {
+        "the largest float32": "3.4e38",
+        "its logarithm": "88.7",
+    },
+    "3_wordpiece.ipynb": {
+        "Devlin et al. 2018, section 3": "30,000",
+    },
     "5_is_it_right.ipynb": {
-        "5.66": "the root of 32",
-        "1e-5": "a tolerance as people choose it",
-        "1e-8": "the last cell of section 2, by its power of ten",
+        "the root of 32": "5.66",
+        "a tolerance as people choose it": "1e-5",
+        "the last cell of section 2, by its power of ten": "1e-8",
     },
     "6_what_is_in_a_vector.ipynb": {
-        "94.9": "Devlin et al. 2018, table 7",
-        "95.6": "Devlin et al. 2018, table 7",
-        "96.1": "Devlin et al. 2018, table 7",
-        "96.4": "Devlin et al. 2018, table 7",
+        "Devlin et al. 2018, table 7": "94.9; 95.6; 96.1; 96.4",
     },
-    "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
-    "9_gradients.ipynb": {"0.9": "the rate of AdamW's first mean, as torch has it"},
+    "8_making_it_fast.ipynb": {
+        "the tutorial's number of sentences": "2,000",
+    },
+    "9_gradients.ipynb": {
+        "the rate of AdamW's first mean, as torch has it": "0.9",
+    },
     "10_fine_tuning.ipynb": {
-        "2e-5": "Devlin et al. 2018, appendix A.3",
-        "5e-5": "Devlin et al. 2018, appendix A.3",
-        "0.808": "README, minibert classify on all of SST-2",
-        "0.88": "README, Training: the mean of three seeds on all of SST-2",
-        **dict.fromkeys(("91.0", "94.9", "95.5", "95.6", "95.9", "96.1", "96.4"), "Devlin et al. 2018, table 7"),
-        **dict.fromkeys(("8,500", "67,000", "3,700"), "Wang et al. 2018, table 1"),
-        **dict.fromkeys(("364,000", "393,000", "108,000", "2,500"), "Wang et al. 2018, table 1"),
+        "Devlin et al. 2018, appendix A.3": "2e-5; 5e-5",
+        "README, minibert classify on all of SST-2": "0.808",
+        "README, Training: the mean of three seeds on all of SST-2": "0.88",
+        "Devlin et al. 2018, table 7": "91.0; 94.9; 95.5; 95.6; 95.9; 96.1; 96.4",
+        "Wang et al. 2018, table 1": "8,500; 67,000; 3,700; 364,000; 393,000; 108,000; 2,500",
     },
     "11_the_family.ipynb": {
-        **dict.fromkeys(("52.1", "93.5", "90.5", "66.4"), "BERT-base, README of ERNIE"),
-        **dict.fromkeys(("55.2", "95.0", "89.8", "86.1", "74.8"), "ERNIE 2.0 base, README of ERNIE"),
-        **dict.fromkeys(("56.3", "92.7", "89.6", "84.7", "91.8", "69.3"), "BERT-base, README of DistilBERT"),
-        **dict.fromkeys(("51.3", "91.3", "88.5", "82.1", "59.9"), "DistilBERT, README of DistilBERT"),
-        **dict.fromkeys(("63.6", "94.8", "91.9", "87.6", "92.8", "78.7"), "RoBERTa-base, README of RoBERTa"),
-        **dict.fromkeys(("57.0", "91.2", "89.0", "81.3", "88.4", "66.7"), "ELECTRA-small, README of ELECTRA"),
-        **dict.fromkeys(("67.7", "95.1", "91.5", "88.8", "93.2", "82.7"), "ELECTRA-base, README of ELECTRA"),
-        "84.6": "BERT-base on MNLI, README of ERNIE; ALBERT-base-v2, README of ALBERT",
-        "89.2": "BERT-base on QQP, README of ERNIE; DistilBERT on QNLI, README of DistilBERT",
-        "92.9": "ERNIE 2.0 base on QNLI, README of ERNIE; ALBERT-base-v2 on SST-2, README of ALBERT",
-        "90.2": "ALBERT-base-v2 on SQuAD 1.1, README of ALBERT",
-        "86.9": "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT",
-        "2,500": "Wang et al. 2018, table 1",
+        "BERT-base, README of ERNIE": "52.1; 93.5; 90.5; 66.4",
+        "ERNIE 2.0 base, README of ERNIE": "55.2; 95.0; 89.8; 86.1; 74.8",
+        "BERT-base, README of DistilBERT": "56.3; 92.7; 89.6; 84.7; 91.8; 69.3",
+        "DistilBERT, README of DistilBERT": "51.3; 91.3; 88.5; 82.1; 59.9",
+        "RoBERTa-base, README of RoBERTa": "63.6; 94.8; 91.9; 87.6; 92.8; 78.7",
+        "ELECTRA-small, README of ELECTRA": "57.0; 91.2; 89.0; 81.3; 88.4; 66.7",
+        "ELECTRA-base, README of ELECTRA": "67.7; 95.1; 91.5; 88.8; 93.2; 82.7",
+        "BERT-base on MNLI, README of ERNIE; ALBERT-base-v2, README of ALBERT": "84.6",
+        "BERT-base on QQP, README of ERNIE; DistilBERT on QNLI, README of DistilBERT": "89.2",
+        "ERNIE 2.0 base on QNLI, README of ERNIE; ALBERT-base-v2 on SST-2, README of ALBERT": "92.9",
+        "ALBERT-base-v2 on SQuAD 1.1, README of ALBERT": "90.2",
+        "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT": "86.9",
+        "Wang et al. 2018, table 1": "2,500",
     },
     "12_pretraining.ipynb": {
-        "15 %": "section 1 of the notebook",
-        "40 %": "Wettig et al. 2023, abstract; the model card of minibert-novels",
-        "2.08": "the solution of exercise 2",
+        "section 1 of the notebook": "15 %",
+        "Wettig et al. 2023, abstract; the model card of minibert-novels": "40 %",
+        "the solution of exercise 2": "2.08",
     },
-    "14_distillation.ipynb": dict.fromkeys(("97 %", "40 %", "60 %"), "Sanh et al. 2019, abstract"),
+    "14_distillation.ipynb": {
+        "Sanh et al. 2019, abstract": "97 %; 40 %; 60 %",
+    },
     "15_what_came_after.ipynb": {
-        "15 %": "Devlin et al. 2018, section 3.1",
-        "30 %": "Warner et al. 2024",
+        "Devlin et al. 2018, section 3.1": "15 %",
+        "Warner et al. 2024": "30 %",
     },
-    "solutions/15_what_came_after.ipynb": {"5,000": "the question"},
+    "solutions/15_what_came_after.ipynb": {
+        "the question": "5,000",
+    },
     "16_sentence_vectors.ipynb": {
-        **dict.fromkeys(("0.606", "0.669", "0.792", "0.867", "10,536", "5,749"), "the model card of minibert-novels"),
-        "0.9": "a cosine that a colleague might report",
+        "the model card of minibert-novels": "0.606; 0.669; 0.792; 0.867; 10,536; 5,749",
+        "a cosine that a colleague might report": "0.9",
     },
 }
 
@@ -192,10 +202,14 @@ def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path:
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_every_figure_in_the_prose_stands_in_an_output_near_by(path: Path) -> None:
-    known = ELSEWHERE.get(path.relative_to(TUTORIALS).as_posix(), {})
+    known = {
+        figure
+        for said in ELSEWHERE.get(path.relative_to(TUTORIALS).as_posix(), {}).values()
+        for figure in said.split("; ")
+    }
     unstated = list(unstated_figures(cells_of(path)))
     assert [one for one in unstated if one[0] not in known] == []
-    assert {figure for figure, _ in unstated} == known.keys(), "ELSEWHERE names figures that stand in the notebook"
+    assert {figure for figure, _ in unstated} == known, "ELSEWHERE names figures that stand in the notebook"
 
 
 @pytest.mark.parametrize(
@@ -368,22 +382,6 @@ HELD = [
     ),
     Verdict(16, "did not learn a trick about passives", r"    with hard negatives +100\.0%"),
 ]
-REFUTED = [  # what stood here once, and the control that refutes it
-    Verdict(2, "brings the spread back to 1.73", r"(?m)^ +1 +32 +8\.\d+ +1\.4\d"),
-    Verdict(
-        9,
-        "if batches had nothing in common, it would fall to",
-        r"six random gradients in turn +step 1 1\.00, step 8 0\.4",
-    ),
-    Verdict(9, "2e-5 lets it move by about its own size", FIVE_SHARES),
-    Verdict(12, "That explains the rule.", r"now +\+1\.\d"),
-    Verdict(
-        12, "agrees with the subject if nothing stands between", r"nothing but now between: were is likelier in \d%"
-    ),
-    Verdict(13, "tokens differ too much in length for a common one", r"\[CLS\] and \[SEP\] +\+0\.\d"),
-    Verdict(13, "three seeds cannot show that they help", rf"no √W +{NUMBERS}worse"),
-    Verdict(13, "its place and √W make so little difference", rf"(?m)^pre-norm +{NUMBERS}worse +{NUMBERS}better"),
-]
 
 
 def of_number(number: int) -> Path:
@@ -403,22 +401,3 @@ def outputs_of(path: Path) -> str:
 def test_what_a_notebook_concludes_is_what_it_printed(verdict: Verdict) -> None:
     path = of_number(verdict.notebook)
     assert holds(verdict, prose_of(path), outputs_of(path))
-
-
-@pytest.mark.parametrize("verdict", REFUTED, ids=lambda verdict: f"{verdict.notebook}: {verdict.prose[:40]}")
-def test_what_a_control_refutes_is_not_concluded(verdict: Verdict) -> None:
-    path = of_number(verdict.notebook)
-    prose, outputs = prose_of(path), outputs_of(path)
-    assert re.search(verdict.printed, outputs) and not holds(verdict, prose, outputs)
-    assert holds(verdict, prose + " " + verdict.prose, outputs)  # put back, it is found
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("better", "cannot tell"), ("worse", "cannot tell"), ("cannot tell", "worse"), ("±", "+")]
-)
-def test_another_outcome_would_refute_a_conclusion(before: str, after: str) -> None:
-    decided = [one for one in HELD if one.printed.endswith(before) or (before == "±" and NUMBERS in one.printed)]
-    assert len(decided) > 1
-    for verdict in decided:
-        path = of_number(verdict.notebook)
-        assert not holds(verdict, prose_of(path), outputs_of(path).replace(before, after)), verdict

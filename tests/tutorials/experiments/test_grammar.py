@@ -131,12 +131,3 @@ def test_what_cannot_be_measured_is_refused(
     with pytest.raises(SystemExit, match="2"):
         grammar.main([str(pairs), "--model", str(model), *(one.format(folder=pairs) for one in arguments)])
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
-
-
-def test_a_folder_without_pairs_is_named(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
-    with pytest.raises(SystemExit, match="2"):
-        grammar.main(["--model", str(model)])
-    assert f"{tmp_path}/zorro has no pairs" in " ".join(capsys.readouterr().err.split())

@@ -44,12 +44,3 @@ def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
     before = (made / "model.safetensors").read_bytes()
     novels.pretrain_novels(data, tmp_path / "run", steps=2)  # nothing is left to do
     assert (made / "model.safetensors").read_bytes() == before
-
-
-def test_without_the_text_the_request_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
-    with pytest.raises(SystemExit) as error:
-        novels.main([])
-    assert error.value.code == 2 and "novels/train.txt.gz" in capsys.readouterr().err

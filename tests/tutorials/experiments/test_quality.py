@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grammar
+import novels
 import possible
 import pytest
 import quality
 import torch
+import transfer
 from support.words import labelled, write_words_checkpoint
 
 from minibert.heads import Head
@@ -85,12 +88,30 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     assert quality.main(["small"]) == 1
 
 
-def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["imdb"]):
-        with pytest.raises(SystemExit, match="2"):
-            quality.main(arguments)
-        assert "one of sst2, mrpc, wnut17, sts, xquad" in " ".join(capsys.readouterr().err.split())
-        monkeypatch.setenv("MINIBERT_DATA", "here")
+@pytest.mark.parametrize(
+    ("program", "arguments", "has_data", "message"),
+    [
+        (quality, [], False, "one of sst2, mrpc, wnut17, sts, xquad"),
+        (quality, ["imdb"], True, "one of sst2, mrpc, wnut17, sts, xquad"),
+        (transfer, [], False, "one of sst2, mrpc"),
+        (grammar, ["--model", "minibert-novels"], True, "zorro has no pairs"),
+        (novels, [], True, "novels/train.txt.gz"),
+    ],
+)
+def test_data_that_are_not_there_are_named(
+    program: Any,
+    arguments: list[str],
+    has_data: bool,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if has_data:
+        monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match="2"):
+        program.main(arguments)
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 SMALL = possible.CONFIG | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
