@@ -110,7 +110,7 @@ def packed_states(model: Head, batch: ExampleBatch) -> tuple[HeadInput, dict[str
     packed = pack_batch(encoder.embeddings, batch, None if every else wanted, keep_padding=Reads.ALL in reads)
     packed, labels, places = move((packed, labels, places), model.device)
     labels |= {"choices": batch.choices} if batch.choices else {}
-    tokens = texts = encode(encoder, packed)
+    tokens = texts = encode_packed(encoder, packed)
     if places:
         tokens, texts = (tokens.index_select(0, place) for place in places)
     D = tokens.shape[-1]
@@ -143,7 +143,7 @@ def text_of_first(model: Head, first: Tensor) -> Tensor:
 # The forward pass of model.py with packed tokens
 
 
-def encode(encoder: Encoder, packed: Packed) -> Tensor:
+def encode_packed(encoder: Encoder, packed: Packed) -> Tensor:
     """Return the last states of the tokens that are read, (N,D), in the order of the batch."""
     device = encoder.device
     if device.type in CAST_ONE_BY_ONE or not torch.is_autocast_enabled(device.type):

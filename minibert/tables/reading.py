@@ -59,7 +59,7 @@ from minibert.tables.rows import (
     read_json_lines,
     read_parquet,
     read_table,
-    rows_of,
+    records_of,
     texts_in,
     without_quotes,
 )
@@ -114,7 +114,7 @@ class Table:
         self.is_file = self.format not in (FOLDER, MEMORY) and os.fspath(path) != "-"
         self.name = f"the {type(path).__name__}" if self.format == MEMORY else os.fspath(path)
         self.name = STANDARD_INPUT if self.name == "-" else self.name
-        self.data = rows_of(path, self.name) if self.format == MEMORY else []
+        self.data = records_of(path, self.name) if self.format == MEMORY else []
         self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns

@@ -86,7 +86,7 @@ def parsed(text: str, place: str) -> Any:
         raise ValueError(f"{place} is not JSON: {error}") from None
 
 
-def rows_of(data: Any, name: str) -> list[Any]:
+def records_of(data: Any, name: str) -> list[Any]:
     """Return the rows of a table or of a list in memory: objects, or lists of cells, or texts.
 
     data: what column_names knows, or a column of objects, of tuples or of texts. Raises TypeError for anything else,

@@ -228,7 +228,7 @@ class MaskedText(MaskedTextSettings, Task):
         examples: list[Example] = []
         tokens = unknown = 0
         for document in progress_bar(data.documents, "encoding", unit="document"):
-            for row in rows_of(document, tokenizer, max_length):
+            for row in rows_of_document(document, tokenizer, max_length):
                 tokens += len(row)
                 unknown += row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
@@ -307,7 +307,7 @@ class MaskedText(MaskedTextSettings, Task):
         return lines
 
 
-def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
+def rows_of_document(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """Yield the ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
     room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []

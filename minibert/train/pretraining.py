@@ -24,7 +24,7 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, joined, masked
+from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, masked, one_text
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Goal, Run, resolve_precision
@@ -213,7 +213,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
     tokenized = {number: corpus.tokenized(number, tokenizer) for number in windows}
     rows = [row for number, documents in tokenized.items() for row in packing.rows(documents, Random(number))]
     sentences = Counter(chain.from_iterable(texts))
-    ids = [id for documents in tokenized.values() for document in documents for id in joined(document)]
+    ids = [id for documents in tokenized.values() for document in documents for id in one_text(document)]
     stats = {
         "examined": len(windows) / max(1, corpus.windows),
         "documents": len(texts),
@@ -222,7 +222,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "rows": len(rows),
         "single": sum(len(document) == 1 for document in texts) / max(1, len(texts)),
         "repeated": 1 - len(sentences) / max(1, sentences.total()),
-        "one_token": sum(len(joined(document)) == 1 for documents in tokenized.values() for document in documents),
+        "one_token": sum(len(one_text(document)) == 1 for documents in tokenized.values() for document in documents),
         "unknown": ids.count(tokenizer.unk_id) / max(1, len(ids)),
     }
     labels = [label for row in rows for label in row.labels.values()]  # of pairs: 1 for a random second text
@@ -252,7 +252,7 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
     A masked language model that does not beat the second has learned nothing of the context. K smooths the counts of
     unseen pairs (Bayesian smoothing with a Dirichlet prior: MacKay and Peto 1995).
     """
-    texts = [joined(document) for document in documents]
+    texts = [one_text(document) for document in documents]
     tokens = Counter(chain.from_iterable(texts))
     pairs = Counter(pair for ids in texts for pair in pairwise(ids))
     before = Counter(id for ids in texts for id in ids[:-1])

@@ -155,7 +155,7 @@ def segments_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
-    original = packed.encode
+    original = packed.encode_packed
 
     def encode(encoder: Any, batch: packing.Packed) -> Tensor:
         if batch.read is None:

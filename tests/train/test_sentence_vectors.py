@@ -24,8 +24,8 @@ from minibert.tasks.embedding import Embedding, TextRows, false_negatives
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.embedding import EmbeddingRun, VectorLoss
 from minibert.train.loop import one_step, readable_output, train
+from minibert.train.sentence_vectors import EmbeddingRun, VectorLoss
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
 with warnings.catch_warnings():
@@ -187,7 +187,7 @@ def test_both_passes_of_a_step_have_the_same_dropout(
         return abs(one - other)
 
     assert spread() < 1e-9
-    monkeypatch.setattr("minibert.train.embedding.set_random_states", lambda *_: None)
+    monkeypatch.setattr("minibert.train.sentence_vectors.set_random_states", lambda *_: None)
     assert spread() > 1e-3
 
 
