@@ -98,6 +98,15 @@ class Config(Settings):
             ("first_position", self.architecture.first_position, "max_position_embeddings"),
         ):
             check_number(f"{name}, below {limit},", value, int, 0, getattr(self, limit) - 1)
+        firsts = dict[str, str]()  # key of config.json -> the first field that reads it
+        for name in (own.name for own in fields(self) if own.init):
+            key = self.family.keys.get(name, name)
+            value, first = getattr(self, name), firsts.setdefault(key, name)
+            if value != (other := getattr(self, first)):
+                raise ValueError(
+                    f"{first} is {brief(other)} and {name} is {brief(value)}; config.json of {self.family.title} has "
+                    f"one key for both, {key}; give both the same value"
+                )
 
     @property
     def family(self) -> Family:

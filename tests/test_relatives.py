@@ -1,11 +1,16 @@
-"""A relative that minibert does not have, written in one file as a user would, runs on every path: EuroBERT.
+"""A relative that nobody published, written in one file as a user would, runs on every path with nothing else changed.
 
-Nothing else is changed for it (support/eurobert.py), and transformers has it, so that every tensor can be compared.
+    lean      RMSNorm, SwiGLU, rotary positions, no biases (EuroBERT, Llama)
+    parallel  attention and feed-forward read the same norm (GPT-J, PaLM)
+
+Their upstreams are written by hand (support/relatives/upstream.py). What they share with a published relative, such as
+shared layers, positions that begin later or fused tensors, is tested with that relative.
 """
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,21 +18,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.engine import EXACT
-from support.eurobert import EUROBERT
-from support.models import MakePair, Pair, small_config, unequal
-from support.training import Found, batch_of
+from support.models import Pair
+from support.relatives import RELATIVES, upstream
+from support.training import Found, batch_of, write_corpus
 from support.words import labelled, write_tsv, write_words_checkpoint
 from torch import Tensor, nn
 
 import minibert
+from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
+from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.modernbert import GatedFeedForward, RotaryAttention
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Place
 from minibert.kernels.parts import with_parts
 from minibert.model import FeedForward, Layer, SelfAttention
-from minibert.parity.checkpoints import randomise
+from minibert.parity.checkpoints import randomise, task
+from minibert.parity.compare import first_divergent
 from minibert.quick import QUICK
 from minibert.train import distill, finetune
 from minibert.train.loop import packed_loss, readable_loss
@@ -35,70 +43,124 @@ from minibert.vectors import calibration
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
-ROWS = [[5, 9, 13, 8], [7], [*range(4, 40)], [5, 4, 60, 2, 31, 17, 9], [11, 12, 13, 14], [*range(40, 80)]]
-TEXT_HEAD = "sequence-classification"
-every_head = pytest.mark.parametrize("head", EUROBERT.heads)
+LEAN, PARALLEL = RELATIVES.values()
+SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 1e-5,
+    "num_labels": 3,
+}
+ROWS = [[5, 9, 13, 8], [7], [*range(3, 40)], [3, 4, 60, 2, 31, 17, 9], [11, 12, 13, 14], [*range(40, 80)]]
+every = pytest.mark.parametrize("family", RELATIVES.values(), ids=list(RELATIVES))
+every_head = pytest.mark.parametrize(
+    ("family", "head"),
+    [pytest.param(family, head, id=f"{family.name}-{head}") for family in RELATIVES.values() for head in family.heads],
+)
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row of FAMILIES."""
-    monkeypatch.setitem(FAMILIES, "eurobert", EUROBERT)
+    """One row of FAMILIES each."""
+    for name, family in RELATIVES.items():
+        monkeypatch.setitem(FAMILIES, name, family)
 
 
-def model_of(head: str | None = None, **changes: Any) -> Any:
+def raw(family: Family) -> dict[str, Any]:
+    """Its config.json."""
+    return {"model_type": family.name} | {family.keys.get(name, name): value for name, value in SIZES.items()}
+
+
+def model_of(family: Family, head: str | None = None, **changes: Any) -> Any:
     """With every parameter random."""
-    sizes: dict[str, Any] = {"num_hidden_layers": 4, "max_position_embeddings": 64}
-    model = (HEAD_CLASSES[head] if head else minibert.Encoder)(small_config(EUROBERT, **sizes | changes))
+    model = (HEAD_CLASSES[head] if head else minibert.Encoder)(minibert.Config.from_dict(raw(family) | changes))
     randomise(model, 3)
     return model.eval()
 
 
-def pair_of(pair: MakePair, monkeypatch: pytest.MonkeyPatch, head: str = TEXT_HEAD, **mistake: Any) -> Pair:
-    """Both sides, four layers deep; a mistake: another architecture than upstream's."""
-    other = replace(EUROBERT, architecture=lambda config: replace(EUROBERT.architecture(config), **mistake))
-    monkeypatch.setitem(FAMILIES, "eurobert", other)
-    without = dict.fromkeys(("hidden_dropout_prob", "classifier_dropout"), 0.0)  # as upstream
-    return pair(other, head, num_hidden_layers=4, classifier_pooling="bos", **without)
+def pair_of(family: Family, **mistake: Any) -> Pair:
+    """Both sides with the same parameters; a mistake: another architecture than upstream's."""
+    family = replace(
+        family, architecture=lambda config: replace(RELATIVES[family.name].architecture(config), **mistake)
+    )
+    FAMILIES[family.name] = family
+    head = next(iter(family.heads))
+    kind = getattr(upstream, family.upstream + HEAD_CLASSES[head].upstream)
+    theirs = kind(SimpleNamespace(**raw(family), pad_token_id=0)).eval()
+    randomise(theirs, 5)
+    ours, state = model_of(family, head), dict(theirs.named_parameters())  # each shared one once
+    names = {name: full_name(family, name, family.heads[head]) for name in ours.state_dict()}
+    ours.load_state_dict({name: state.get(names[name], x) for name, x in ours.state_dict().items()})
+    return Pair(ours, theirs, task(head, ours.config, 16), head)
 
 
-def write_folder(folder: Path, head: str | None, **changes: Any) -> Path:
+def write_folder(folder: Path, family: Family, head: str | None, **changes: Any) -> Path:
     """A checkpoint with a vocabulary of its own."""
     write_words_checkpoint(folder)
     (folder / "model.safetensors").unlink()
     words = len((folder / "vocab.txt").read_text("utf-8").splitlines())
-    minibert.save(model_of(head, vocab_size=words, pad_token_id=0, **changes), folder)
+    minibert.save(model_of(family, head, vocab_size=words, **changes), folder)
     return folder
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Its files, and what its upstream computes
+# Its config.json and its files
+
+
+@every
+def test_config_json_is_read_and_written_back_unchanged(family: Family) -> None:
+    config = minibert.Config.from_dict(raw(family))
+    assert (config.hidden_size, config.num_hidden_layers, config.num_labels) == (24, 4, 3)
+    written = config.to_dict()
+    assert written.items() >= {key: value for key, value in raw(family).items() if key != "num_labels"}.items()
+    assert not {"type_vocab_size", *family.keys} & set(written)
+    assert minibert.Config.from_dict(written) == config
+
+
+def test_two_fields_that_read_one_key_have_one_value() -> None:
+    config = minibert.Config.from_dict(raw(PARALLEL) | {"dropout": 0.3})
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == config.to_dict()["dropout"] == 0.3
+    with pytest.raises(
+        ValueError, match=r"hidden_dropout_prob is 0\.2 and attention_probs_dropout_prob is 0\.3.* drop"
+    ):
+        replace(config, hidden_dropout_prob=0.2)
 
 
 @every_head
-def test_it_is_saved_under_its_own_names_and_loaded_back(head: str, tmp_path: Path) -> None:
-    model = model_of(head)
+def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: str, tmp_path: Path) -> None:
+    model = model_of(family, head)
     minibert.save(model, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    official = [module.format(1) for module in EUROBERT.modules.values()]
-    assert {f"model.{module}.weight" for module in official} <= set(tensors)
+    official = [module.format(1) for module in family.modules.values()]
+    assert {f"{family.prefix}{module}.weight" for module in official} <= set(tensors)
     again, report = minibert.load(tmp_path, head=head, report=True)
-    assert replace(again.config, extra={}) == model.config
     assert len(report.loaded) == len(tensors) and not report.missing and not report.ignored
     assert all(torch.equal(x, again.state_dict()[name]) for name, x in model.state_dict().items())
     encoder, report = minibert.load(tmp_path, report=True)
-    assert {name.rpartition(".")[0] for name in report.ignored} == {*EUROBERT.heads[head].values()}
+    assert {name.removesuffix(".weight").removesuffix(".bias") for name in report.ignored} == {
+        *family.heads[head].values()
+    } - ({"lm_head"} if family is LEAN else set())
     assert all(torch.equal(x, encoder.state_dict()[name]) for name, x in model.encoder.state_dict().items())
 
 
-@every_head
-def test_every_tensor_is_upstreams_bit_for_bit(head: str, pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = pair_of(pair, monkeypatch, head)
-    rows = [*both.compare(), *both.train()]
-    assert unequal(rows) == []
+# ---------------------------------------------------------------------------------------------------------------
+# It computes what its upstream computes
+
+
+@every
+def test_every_tensor_is_upstreams_bit_for_bit(family: Family) -> None:
+    pair = pair_of(family)
+    rows = [*pair.compare(), *pair.train()]
+    assert not [row.place for row in rows if not row.equal]
     recorded = {(row.stage, row.layer) for row in rows}
-    once = {("embeddings", None), ("final norm", None), ("loss", None)}
-    assert {(stage, step) for stage in ("scores", "gate") for step in range(4)} | once <= recorded
+    assert {("scores", step) for step in range(4)} | {
+        ("embeddings", None),
+        ("final norm", None),
+        ("loss", None),
+    } <= recorded
     assert {row.rung for row in rows} >= {"tensors", "losses", "gradients", "tensors, dropout on", "trained weights"}
 
 
@@ -107,60 +169,63 @@ class WithoutRotation(RotaryAttention):
 
 
 @pytest.mark.parametrize(
-    ("mistake", "stage"),
+    ("family", "mistake", "stage"),
     [
-        ({"attention": WithoutRotation}, Place("scores", 0)),
-        ({"rotary_thetas": (1e4, 1e4, 1e5, 1e4)}, Place("scores", 2)),
-        ({"norm": lambda config, width: nn.RMSNorm(width, 1e-2)}, Place("attention norm", 0)),
+        (LEAN, {"attention": WithoutRotation}, Place("scores", 0)),
+        (LEAN, {"rotary_thetas": (250_000.0, 250_000.0, 1e4, 250_000.0)}, Place("scores", 2)),
+        (PARALLEL, {"norm": lambda config, width: nn.LayerNorm(width, 1e-2)}, Place("attention norm", 0)),
     ],
 )
-def test_parity_finds_a_mistake_at_its_stage(
-    mistake: dict[str, Any], stage: Place, pair: MakePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = pair_of(pair, monkeypatch, **mistake).climb(train=False).first
+def test_parity_finds_a_mistake_at_its_stage(family: Family, mistake: dict[str, Any], stage: Place) -> None:
+    pair = pair_of(family, **mistake)
+    first = first_divergent(pair.compare())
     assert first is not None and Place(first.stage, first.layer) == stage
+    same = first_divergent(pair.climb(train=False).rows)  # the ladder, which looks for the cause too
+    assert same is not None and same.place == first.place
 
 
-def test_an_encoder_that_is_not_where_its_family_says_is_named(pair: MakePair, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = pair_of(pair, monkeypatch)
-    both.theirs.backbone = both.theirs.model
-    del both.theirs.model
-    with pytest.raises(ValueError, match=r"EuroBertForSequenceClassification has no module 'model'.*EuroBERT"):
-        both.compare()
+def test_an_encoder_that_is_not_where_its_family_says_is_named() -> None:
+    pair = pair_of(LEAN)
+    pair.theirs.backbone = pair.theirs.model
+    del pair.theirs.model
+    with pytest.raises(ValueError, match=r"LeanForMaskedLM has no module 'model'.*Lean"):
+        pair.compare()
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # It computes the same on every path
 
 
+@every
 @torch.no_grad()
-def test_the_fused_attention_of_torch_computes_the_same() -> None:
-    encoder = model_of()
+def test_the_fused_attention_of_torch_computes_the_same(family: Family) -> None:
+    encoder = model_of(family)
     fused = minibert.Encoder(encoder.config, "sdpa").eval()
     fused.load_state_dict(encoder.state_dict())
-    pad = encoder.config.pad_token_id
-    ids = torch.tensor([row + [pad] * (40 - len(row)) for row in ROWS])
+    ids = torch.tensor([row + [0] * (40 - len(row)) for row in ROWS])
     found, expected = fused(ids).last_hidden_state, encoder(ids).last_hidden_state
-    torch.testing.assert_close(found[ids != pad], expected[ids != pad], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[ids != 0], expected[ids != 0], rtol=1e-4, atol=1e-4)
 
 
+@every
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 @pytest.mark.parametrize(
     ("precision", "bound"), [("float32", 1e-5), ("bfloat16", 0.3), pytest.param("int8", 0.3, marks=EXACT)]
 )
 def test_fast_vectors_are_those_of_the_readable_path(
-    pooling: str, precision: str, bound: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: Family, pooling: str, precision: str, bound: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    encoder = model_of()
+    encoder = model_of(family)
     engine = Engine(encoder, precision, samples=ROWS)
     for recipe in (minibert.Recipe(pooling), minibert.Recipe(pooling, layers=(0, 2, -1))):
         assert np.abs(engine.vectors(ROWS, recipe) - readable_vectors(encoder, ROWS, recipe)).max() < bound
 
 
 @EXACT
-def test_calibration_computes_in_the_order_of_the_layer() -> None:
-    encoder = model_of()
+@every
+def test_calibration_computes_in_the_order_of_the_layer(family: Family) -> None:
+    encoder = model_of(family)
     engine = Engine(encoder)
     rows = sorted(ROWS, key=len, reverse=True)
     packed = engine.pack(rows)
@@ -172,9 +237,9 @@ def test_calibration_computes_in_the_order_of_the_layer() -> None:
 
 @every_head
 @pytest.mark.parametrize("fast_parts", [False, True])
-def test_the_packed_training_step_is_the_readable_one(head: str, fast_parts: bool) -> None:
-    model = model_of(head)
-    batch = batch_of(head, [3, 40, 12, 5], family=EUROBERT)
+def test_the_packed_training_step_is_the_readable_one(family: Family, head: str, fast_parts: bool) -> None:
+    model = model_of(family, head)
+    batch = batch_of(head, [3, 40, 12, 5], family=family)
     found = Found.of(packed_loss, with_parts(model, QUICK) if fast_parts else model, batch)
     assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < 1e-5
 
@@ -183,25 +248,45 @@ def test_the_packed_training_step_is_the_readable_one(head: str, fast_parts: boo
 # What a user does
 
 
+@every
+def test_it_is_fine_tuned_and_predicts(family: Family, tmp_path: Path) -> None:
+    write_folder(tmp_path / "words", family, None)
+    write_tsv(tmp_path / "train.tsv")
+    finetune("classify", tmp_path / "train.tsv", model=tmp_path / "words", out=tmp_path / "out", epochs=2)
+    assert {"label", "probability"} <= minibert.predict(tmp_path / "out", ["one text"])[0].keys()
+    assert minibert.embed(["a good film", "bad"], model=tmp_path / "words").shape == (2, 24)
+
+
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")  # models that barely learned
-def test_it_is_fine_tuned_predicts_and_is_distilled_into_fewer_layers_of_itself(tmp_path: Path) -> None:
-    folder, data = write_folder(tmp_path / "words", None), write_tsv(tmp_path / "train.tsv")
-    finetune("classify", data, model=folder, out=tmp_path / "out", epochs=2)
-    student = distill(data, task="classify", teacher=tmp_path / "out", out=tmp_path / "less", take=(0, 1), epochs=2)
-    assert (student.config.family, student.config.num_hidden_layers) == (EUROBERT, 2)
-    for model in ("out", "less"):
-        assert minibert.predict(tmp_path / model, labelled(2)[0])[0]["label"] in ("neg", "pos")
-    assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
+@every
+def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: Path) -> None:
+    folder, how = write_folder(tmp_path / "teacher", family, "masked-lm"), {"max_length": 16, "batch_size": 8}
+    corpus = write_corpus(tmp_path / "corpus.txt", documents=8)
+    language = distill(corpus, teacher=folder, out=tmp_path / "language", take=(0, 1), steps=2, **how)
+    names = {"num_labels": 2, "id2label": {0: "neg", 1: "pos"}}
+    folder = write_folder(tmp_path / "tuned", family, "sequence-classification", **names)
+    data = write_tsv(tmp_path / "train.tsv")
+    labels = distill(data, task="classify", teacher=folder, out=tmp_path / "labels", take=(0, 1), epochs=1, **how)
+    for student in (language, labels):
+        assert (student.config.family, student.config.num_hidden_layers) == (family, 2)
+    assert minibert.predict(tmp_path / "labels", labelled(2)[0])[0]["label"] in ("neg", "pos")
 
 
-def test_the_trace_page_shows_its_own_steps(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, None)
-    traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a film")
+@every
+def test_the_trace_page_shows_its_own_steps(family: Family, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, family, "masked-lm")
+    traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a [MASK] film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3] * 4
     page = traced.to_html()
     text = page.partition('id="source"')[0]
-    assert "EuroBERT" in page and "LayerNorm" not in text
-    assert "x = x + Attention(RMSNorm(x)); x = x + FFN(RMSNorm(x))" in text
+    assert family.title in page
+    assert {norm for norm in ("LayerNorm", "RMSNorm") if norm in text} == {"RMSNorm" if family is LEAN else "LayerNorm"}
+    equations = {
+        "parallel": "x = x + Attention(LayerNorm(x)) + FFN(LayerNorm(x))",
+        "lean": "x = x + Attention(RMSNorm(x)); x = x + FFN(RMSNorm(x))",
+    }
+    assert [name for name, equation in equations.items() if equation in text] == [family.name]
+    assert ("parallel.py" in text) == (family is PARALLEL)  # the order of its layer is in its own file
     anchors = set(re.findall(r'id="([\w.]+-L\d+)"', page))
     assert set(re.findall(r'href="#([\w.]+-L\d+)"', text)) <= anchors
 
@@ -230,7 +315,7 @@ class Doubled(nn.Linear):
 class WithDoubled(FeedForward):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.contract = Doubled(37, 24)
+        self.contract = Doubled(40, 24)
 
 
 class OtherProject(SelfAttention):
@@ -255,7 +340,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 def unknown(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     other = replace(BERT, architecture=lambda config: replace(BERT.architecture(config), **changes))
     monkeypatch.setitem(FAMILIES, "bert", other)
-    return HEAD_CLASSES[TEXT_HEAD](small_config()).eval()
+    return model_of(other, "sequence-classification")
 
 
 @pytest.mark.parametrize("message", UNKNOWN)
@@ -272,6 +357,6 @@ def test_the_training_step_names_a_class_that_it_does_not_know(message: str, mon
 
 def test_the_training_step_computes_linear_layers_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     model = unknown({"layer": WithExtra}, monkeypatch)
-    batch = batch_of(TEXT_HEAD, [3, 11, 5])
+    batch = batch_of("sequence-classification", [3, 12, 5])
     found = Found.of(packed_loss, with_parts(model, QUICK), batch)
     assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < 1e-5

@@ -133,7 +133,7 @@ class Family:
     config: type[Config] = Config  # with the keys that only this relative has, and its defaults
     architecture: Callable[[Any], Architecture] = bert  # what follows from such a config
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
-    # Field of Config -> key of config.json, where they differ.
+    # Field of Config -> key of config.json, where they differ; several fields may read one key.
     keys: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()  # of these fields the name that BERT has, too; it counts before the key
     ignored: tuple[str, ...] = ()  # keys of config.ABSENT that have no effect here

@@ -11,7 +11,7 @@ config.json has other names for the sizes. Upstream: transformers 5.23 DistilBer
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.config import Config, fixed, fraction, size
 from minibert.families.base import Architecture, Family, bert
@@ -50,8 +50,11 @@ class WithoutSegments(Embeddings):
     """x = LayerNorm(token + position). Mirrors DistilBert's Embeddings."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        del self.segment  # of type_vocab_size 0
+        nn.Module.__init__(self)  # not Embeddings', which creates segments too
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.norm = config.architecture.norm(config, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def add(self, input_ids: Tensor, segments: Tensor | None, positions: Tensor) -> Tensor:
         """Return the sum of the vectors, (B,S) -> (B,S,D)."""

@@ -164,6 +164,11 @@ class Journey:
         return type(self.config.architecture.norm(self.config, 1)).__name__
 
     @property
+    def is_parallel(self) -> bool:
+        """Whether the feed-forward reads what the attention reads, since a layer has only one norm."""
+        return "feed-forward norm" not in self.layers[0]
+
+    @property
     def sides(self) -> list[int]:
         """(S) the text of each token: [CLS] and the first [SEP] belong to 0, the rest of a pair to 1.
 

@@ -111,6 +111,7 @@ def steps_of(journey: Journey) -> list[str]:
         "position embeddings": "position" not in journey.embeddings,
         "embeddings": "sum" not in journey.embeddings,
         "rotation": not journey.config.architecture.rotary_thetas,
+        "feed-forward norm": journey.is_parallel,
         "final norm": not norm_first,
         "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,

@@ -12,7 +12,7 @@ import torch
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.bench import harness, results
+from minibert.bench import embed, harness, results
 
 BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 

@@ -16,7 +16,8 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from minibert.text import byte_pairs as bpe_module
 from minibert.text import unigram as unigram_module
-from minibert.text.byte_pairs import BytePairs, byte_characters
+from minibert.text import wordpiece as wordpiece_module
+from minibert.text.byte_pairs import BytePairs, byte_characters, kind
 from minibert.text.unigram import Unigram
 from minibert.text.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -152,6 +153,36 @@ def test_unigram_splits_at_every_character_as_the_library_does(step: int) -> Non
 def test_of_cuts_with_the_same_score_the_library_s_is_taken(scores: dict[str, float], text: str) -> None:
     vocab = [*PIECES[:4], *scores.items()]
     assert differences(Unigram(vocab, 3), unigram(vocab), [text]) == []
+
+
+# -- the comparison notices mistakes
+
+
+MISTAKES: list[tuple[str, Any, str, Any]] = [
+    ("WordPiece", wordpiece_module, "range", lambda *bounds: range(*bounds)[::-1]),
+    ("WordPiece", wordpiece_module, "category", unicodedata.category),
+    ("WordPiece", wordpiece_module, "clean", lambda text: text),
+    ("WordPiece", wordpiece_module, "lower", str.lower),
+    ("WordPiece", wordpiece_module, "strip_accents", lambda text: unicodedata.normalize("NFC", text)),
+    ("WordPiece", wordpiece_module, "MAX_WORD_LENGTH", 101),
+    ("WordPiece", wordpiece_module, "MAX_WORD_LENGTH", 99),
+    ("BPE", SETTINGS["BPE"][0], "ranks", {pair: -rank for rank, pair in enumerate(MERGES)}),
+    ("BPE", bpe_module, "kind", lambda c: "W" if c.isspace() and c != " " else kind(c)),
+    ("BPE", bpe_module, "CONTRACTION", bpe_module.re.compile("(?i)'(?:s|t|re|ve|m|ll|d)")),
+    ("BPE", bpe_module, "RUN", bpe_module.re.compile(" ?L+| ?N+| ?O+|[ W]+")),
+    ("unigram", SETTINGS["unigram"][0], "scores", dict.fromkeys(dict(PIECES), -1.0)),
+    ("unigram", SETTINGS["unigram"][0], "normalise", str),
+    ("unigram", SETTINGS["unigram"][0], "longest", 2),
+    ("unigram", unigram_module, "split_words", str.split),
+]
+
+
+@pytest.mark.parametrize(("name", "owner", "step", "mistake"), MISTAKES)
+def test_the_comparison_notices_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, name: str, owner: Any, step: str, mistake: Any
+) -> None:
+    monkeypatch.setattr(owner, step, mistake, raising=False)
+    assert differences(*SETTINGS[name], HARD) != []
 
 
 # -- examples

@@ -101,6 +101,17 @@ def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: st
         assert differences(*both(family), list(first), list(second), max_length) == []
 
 
+@quiet
+@pytest.mark.parametrize("other", [{"lowercase": False}, {"special_tokens_in_text": "literal"}, "prefix"], ids=str)
+def test_the_comparison_with_transformers_notices_another_setting(other: Any, both: Any, folders: Any) -> None:
+    ours, theirs = both("roberta" if other == "prefix" else "bert")
+    if other == "prefix":
+        theirs = AutoTokenizer.from_pretrained(folders("roberta"), add_prefix_space=True)
+    else:
+        ours = load_tokenizer(FOLDER, **other)
+    assert differences(ours, theirs, TEXTS) != []
+
+
 # -- the batch
 
 

@@ -1,16 +1,11 @@
-"""EuroBERT (Boizard et al. 2025), a relative that minibert does not have, in one file as a user would write it.
-
-RMSNorm before each step, SwiGLU, rotary positions, no biases and no norm after the embeddings, as in Llama. Upstream:
-transformers 5.23 EuroBertModel and its heads; minibert's text head is theirs with classifier_pooling "bos".
-"""
+"""Lean: RMSNorm before each step, SwiGLU, rotary positions, no biases, no norm after the embeddings."""
 
 from dataclasses import dataclass
 
 from torch import nn
 
-from minibert.config import ACTIVATIONS, Config, fixed, fraction, size
+from minibert.config import ACTIVATIONS, Config, fixed, fraction
 from minibert.families.base import Architecture, Family, bert
-from minibert.families.bert import CLASSIFIER
 from minibert.families.modernbert import (
     GatedFeedForward,
     PreNormEncoder,
@@ -22,17 +17,16 @@ from minibert.utils.settings import setting
 
 
 @dataclass(frozen=True)
-class EuroBertConfig(Config):
-    model_type: str = "eurobert"
+class LeanConfig(Config):
+    model_type: str = "lean"
     type_vocab_size: int = fixed(default=0)
     hidden_act: str = setting("silu", "", choices=ACTIVATIONS)
     layer_norm_eps: float = fraction(1e-5)
     hidden_dropout_prob: float = fraction(0.0)
-    pad_token_id: int = size(128001, minimum=0)
-    rope_theta: float = setting(10_000.0, "", above=0)
+    rope_theta: float = setting(250_000.0, "", above=0)
 
 
-class EuroBertEmbeddings(TokenEmbeddings):
+class LeanEmbeddings(TokenEmbeddings):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.norm = nn.Identity()
@@ -42,11 +36,11 @@ def rms_norm(config: Config, width: int) -> nn.Module:
     return nn.RMSNorm(width, config.layer_norm_eps)
 
 
-def eurobert(config: EuroBertConfig) -> Architecture:
+def lean(config: LeanConfig) -> Architecture:
     return bert(
         config,
         encoder=PreNormEncoder,
-        embeddings=EuroBertEmbeddings,
+        embeddings=LeanEmbeddings,
         attention=RotaryAttention,
         feed_forward=GatedFeedForward,
         layer=PreNormLayer,
@@ -55,15 +49,17 @@ def eurobert(config: EuroBertConfig) -> Architecture:
         norm_first=True,
         attention_bias=False,
         feed_forward_bias=False,
+        head_bias=False,
+        decoder_bias=False,
         rotary_thetas=(config.rope_theta,) * config.num_hidden_layers,
-        text_head="gelu",
+        text_head="tanh",
     )
 
 
-EUROBERT = Family(
-    name="eurobert",
-    title="EuroBERT",
-    upstream="EuroBert",
+LEAN = Family(
+    name="lean",
+    title="Lean",
+    upstream="Lean",
     prefix="model.",
     modules={
         "embeddings.token": "embed_tokens",
@@ -79,12 +75,12 @@ EUROBERT = Family(
         "final_norm": "norm",
     },
     heads={
+        "masked-lm": {"transform": "head.dense", "transform_norm": "head.norm", "decoder": "lm_head"},
         "sequence-classification": {"pre_classifier": "dense", "classifier": "classifier"},
-        "token-classification": CLASSIFIER,
     },
-    lacks={"masked-lm": "its head is one linear layer, and minibert's have two"},
+    second_names={"lm_head.weight": "embed_tokens.weight"},
     keys={"layer_norm_eps": "rms_norm_eps", "attention_probs_dropout_prob": "attention_dropout"},
     outputs={"embeddings": "embed_tokens"},
-    config=EuroBertConfig,
-    architecture=eurobert,
+    config=LeanConfig,
+    architecture=lean,
 )
