@@ -99,13 +99,8 @@ class Int8Linear(Linear):
     def multiply(self, x: Quantized) -> Tensor:
         """(T,in) -> (T,out)."""
         values, scale = x
-        scales = (
-            1.0,
-            self.zero_point,
-            self.weight,
-            self.scale,
-            self.weight_zeros,
-        )  # scale and zero point of the values, then of the weight
+        # Scale and zero point of the values, then of the weight.
+        scales = 1.0, self.zero_point, self.weight, self.scale, self.weight_zeros
         y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
         torch.addcmul(self.bias, y, scale, out=y)
         if self.activation == "gelu":
