@@ -129,7 +129,7 @@ class Config(Settings):
         return len(self.id2label)
 
     def with_layers(self, take: Sequence[int]) -> Self:
-        """Return the config of a smaller model, which has these layers; see train/distillation.py."""
+        """Return the config of a smaller model, which has these layers; see train/student.py."""
         return replace(self, num_hidden_layers=len(take))
 
     @classmethod

@@ -26,9 +26,9 @@ from minibert.kernels import training
 from minibert.parity.checkpoints import make, randomise, task, tiny
 from minibert.text.byte_pairs import BytePairs
 from minibert.train.batches import Batches
-from minibert.train.distillation import new_student
 from minibert.train.loop import packed_loss, readable_loss, train
 from minibert.train.settings import TrainSettings
+from minibert.train.student import new_student
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 

@@ -178,7 +178,8 @@ def distill_arguments(parser: ArgumentParser) -> None:
 def distill(args: Arguments) -> Figures:
     """Initialise a student with every second of the teacher's layers, and teach it the teacher's predictions."""
     from minibert.tasks.classification import Classification
-    from minibert.train.distillation import distill_run, student_config
+    from minibert.train.distillation import distill_run
+    from minibert.train.student import student_config
 
     check_request(args, args.teacher, args.tokenizer)
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}

@@ -17,6 +17,7 @@ In reading order:
     vocabulary      a WordPiece vocabulary learned from text
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens
     pretraining     a language learned from raw text, whose statistics come first
+    student         the student of a distillation: which layers of its teacher it begins with
     distillation    a student learns from a teacher
 """
 

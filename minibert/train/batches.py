@@ -189,9 +189,9 @@ class Packing:
         """Return the rows of these documents, shuffled."""
         if self.by_sentence:
             documents = [[sentence] for document in documents for sentence in document]
-        found = [row for number in range(len(documents)) for row in self.document_rows(documents, number, random)]
-        random.shuffle(found)
-        return found
+        rows = [row for number in range(len(documents)) for row in self.document_rows(documents, number, random)]
+        random.shuffle(rows)
+        return rows
 
     def document_rows(self, documents: Sequence[Document], number: int, random: Random) -> Iterator[Example]:
         """Yield the rows of one of the documents."""

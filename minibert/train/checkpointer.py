@@ -6,8 +6,8 @@
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
 Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
-uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json and the
-lock are by minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
+uses the folder: .minibert.lock is locked, until its process ends. No file is removed unless run_config.json is by
+minibert and the file has one of these names. With several ranks (distributed.py) the main process writes
 and all read, so the nodes must share the file system.
 """
 
@@ -36,11 +36,10 @@ from minibert.utils.files import final_name, lock_file, read_json, regular, writ
 from minibert.utils.outputs import OTHER
 from minibert.utils.wording import advice
 
-RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
+RUN_CONFIG, LOCK, BEST = "run_config.json", ".minibert.lock", "best.safetensors"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
 RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|windows(-\d+)?\.txt|run_config\.json")
-MARK = b"minibert\n"  # in a lock that minibert has made
-CONFIG_KEYS = {"seed", "processes", "tokenizer"}  # of every run
+CONFIG_KEYS = {"minibert", "seed", "processes", "tokenizer"}  # of every run
 SAVE_MINUTES = 5.0  # between two states, if no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -77,20 +76,14 @@ class Checkpointer:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in run_files(self.folder):
             regular(path)
-        lock = self.folder / LOCK
-        config = config_of(self.folder)
-        others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
-        if others and config is None:
+        others = [path.name for path in self.folder.glob("[!.]*")]
+        if others and config_of(self.folder) is None:
             raise ValueError(
                 f"{self.folder} holds {', '.join(sorted(others)[:9])}, and no {RUN_CONFIG} that minibert wrote, so "
                 f"nothing in it is used or removed; move it away, or {OTHER}"
             )
-        is_new = not lock.exists()
         with ExitStack() as stack:
-            self.lock = stack.enter_context(lock_file(lock))
-            if is_new:
-                self.lock.write(MARK)
-                self.lock.flush()
+            self.lock = stack.enter_context(lock_file(self.folder / LOCK))
             self.compare_config()
             stack.pop_all()
 
@@ -136,8 +129,8 @@ class Checkpointer:
         path, progress = self.context.on_main(lambda: self.last_state(model, optimizer))
         if path is not None and not self.context.is_main:
             self.restore(read_checked(path)[0], model, optimizer)
-        if progress.best >= 0 and not self.context.on_main(lambda: self.has_best(model, progress)):
-            self.save_best(model)
+        if progress.best >= 0:
+            self.context.on_main(lambda: len(self.best_weights(model)))  # raises before anything is computed
         return progress
 
     def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path | None, Progress]:
@@ -161,17 +154,6 @@ class Checkpointer:
         if unreadable:
             raise ValueError(f"no state in {self.folder} can be read{advice('; start again: {}', restart=True)}")
         return None, Progress()
-
-    def has_best(self, model: nn.Module, progress: Progress) -> bool:
-        """Return whether the best weights are in a file; else the model has them. Raises ValueError if lost."""
-        try:
-            self.best_weights(model)
-        except ValueError:
-            if (progress.best + 1, 0) != (progress.epoch, progress.batch):
-                raise
-            warnings.warn(f"{self.folder / BEST} is damaged; it is written again from the last state", stacklevel=5)
-            return False
-        return True
 
     def restore(self, tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Restore one state. Raises KeyError, before anything changes, if a tensor is missing."""
@@ -309,13 +291,7 @@ def config_of(folder: Path) -> dict[str, Any] | None:
         config = read_json(folder / RUN_CONFIG)
     except (OSError, ValueError):
         return None
-    return config if config.keys() >= CONFIG_KEYS and is_lock(folder / LOCK) else None
-
-
-def is_lock(path: Path) -> bool:
-    """Return whether a file may be the lock of a run that was killed before it wrote run_config.json."""
-    small = path.name == LOCK and path.is_file() and path.stat().st_size <= len(MARK)
-    return small and path.read_bytes() in (b"", MARK)
+    return config if config.keys() >= CONFIG_KEYS and (folder / LOCK).exists() else None
 
 
 def run_files(folder: Path) -> list[Path]:
@@ -338,10 +314,8 @@ def remove_run(folder: Path) -> None:
     """Delete the files of a finished run, and its folder unless other files are in it; the main process does it."""
     if not distributed.context().is_main or config_of(folder) is None:
         return
-    for path in (*run_files(folder), folder / RUN_CONFIG):
+    for path in (*run_files(folder), folder / RUN_CONFIG, folder / LOCK):
         path.unlink(missing_ok=True)
-    if is_lock(folder / LOCK) and (folder / LOCK).stat().st_size:  # an empty one may be someone else's
-        (folder / LOCK).unlink()
     with suppress(OSError):
         folder.rmdir()
 

@@ -14,16 +14,7 @@ All are means over tokens without padding; τ², the temperature squared, keeps 
 2019, sections 2 and 3, and the authors' script, which distills at every token where the paper names masked ones; it
 masks rare tokens more often, and this is BERT's masking. A classifier is distilled in the same way, by its labels.
 
-The student begins with some layers of its teacher:
-
-    teacher, 6 layers     embeddings   0   1   2   3   4   5   task head
-                              |        |       |           |       |
-    student, 3 layers     embeddings   0       1           2   task head
-
-A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. The
-student of a BERT is a DistilBERT, without segments and pooler; that of any other relative is a smaller one of the same
-relative. All is as wide as in the teacher, whose weights fit unchanged.
-Besides the letters of model.py:
+The student begins with some layers of its teacher (student.py). Besides the letters of model.py:
 
     T  tokens of all texts in the batch        N  tokens whose logits are needed
 """
@@ -41,11 +32,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints.checkpoint import Checkpoint
-from minibert.checkpoints.load import load
-from minibert.config import Config
-from minibert.families.bert import BERT
-from minibert.families.distilbert import DISTILBERT
-from minibert.heads import HEAD_CLASSES, Head
+from minibert.heads import Head
 from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
 from minibert.prediction.collate import ExampleBatch
@@ -62,113 +49,13 @@ from minibert.train.pretraining import PretrainRun
 from minibert.train.run import Goal
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import fitting_labels, freeze
+from minibert.train.student import check_teacher, load_teacher, new_student, with_layers
 from minibert.utils.device import choose_device, move
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.outputs import check_folder
 from minibert.utils.settings import with_settings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
-CARRIED = (  # from the config of a BERT to that of its student
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-    "pad_token_id",
-    "tie_word_embeddings",
-)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The student
-
-
-def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the layers of a teacher of `depth` layers that initialise those of the student.
-
-    layers: how many, evenly spaced from the first to the last; None: half of them. take: these. Raises ValueError for
-    a layer that the teacher does not have, and for another number of layers than those of `take`.
-    """
-    count = max(1, depth // 2) if layers is None else layers
-    if take is None:
-        take = [round(number * (depth - 1) / max(1, count - 1)) for number in range(count)]
-    if not 1 <= len(take) <= depth or not set(take) <= set(range(depth)) or layers not in (None, len(take)):
-        raise ValueError(
-            f"layers is {layers} and take is {tuple(take)}; a student has 1 to {depth} layers, and they begin as these "
-            f"layers of the teacher: 0 to {depth - 1}"
-        )
-    return tuple(take)
-
-
-def check_teacher(name: AnyPath, head: str) -> Checkpoint:
-    """Open the teacher. Raises ValueError if no student can begin with its layers or it lacks the head."""
-    teacher = Checkpoint.open(name)
-    config, folder = teacher.config, teacher.folder
-    if config.architecture.order != tuple(range(config.num_hidden_layers)):
-        raise ValueError(
-            f"{folder} is of type {config.family.title}, whose layers share their weights, so that none can be left "
-            "out; the teacher can be of any type with a set of weights for each layer, such as BERT"
-        )
-    if not teacher.has_head(head):
-        raise ValueError(
-            f"{folder} has no head {head!r}; a teacher of a language is a pretrained checkpoint that predicts masked "
-            "tokens (bert-base-uncased, distilbert-base-uncased, the output of `minibert pretrain`), and a teacher of "
-            "a task the output of `minibert finetune classify`"
-        )
-    return teacher
-
-
-def new_student(teacher: Head, take: Sequence[int]) -> Head:
-    """Return a student with these layers of the teacher, its embeddings, and its prediction of tokens if it has one.
-
-    Any other task head is fresh. In eval mode, on the CPU. Raises what student_config raises.
-    """
-    student = HEAD_CLASSES[teacher.name](student_config(teacher.config, take))
-    state, theirs = student.state_dict(), teacher.state_dict()
-    for name in state:
-        if name.startswith("encoder.layers."):
-            number, _, rest = name.removeprefix("encoder.layers.").partition(".")
-            state[name] = theirs[f"encoder.layers.{take[int(number)]}.{rest}"]
-        elif name.startswith("encoder.") or isinstance(student, TokenPrediction):
-            state[name] = theirs[name]
-    student.load_state_dict(state)
-    return student.eval()
-
-
-def student_config(teacher: Config, take: Sequence[int]) -> Config:
-    """Return the config of a student with these layers: of a DistilBERT for a BERT, else of the same relative.
-
-    Raises ValueError for a layer that computes otherwise in its new place, such as the first of a ModernBERT.
-    """
-    if teacher.family in (BERT, DISTILBERT):
-        carried = {name: getattr(teacher, name) for name in CARRIED}
-        sizes = {"num_hidden_layers": len(take), "num_labels": teacher.num_labels}
-        return Config.from_dict({"model_type": "distilbert"} | sizes | carried)
-    student = teacher.with_layers(take)
-    for ours, theirs in enumerate(take):
-        if kind_of_layer(student, ours) != kind_of_layer(teacher, theirs):
-            raise ValueError(
-                f"take is {tuple(take)}; layer {theirs} of {teacher.family.title} computes otherwise than layer {ours} "
-                f"of one with {len(take)} layers, so it cannot begin as that layer"
-            )
-    return student
-
-
-def kind_of_layer(config: Config, number: int) -> tuple[object, ...]:
-    """Return what tells layers of one model apart: their modules, and their windows and angles if they have any."""
-    own = config.architecture
-    with torch.device("meta"):
-        modules = [(name, type(module)) for name, module in own.layer(config, number).named_modules()]
-    return modules, *(values[number] for values in (own.windows, own.rotary_thetas) if values)
-
-
-def load_teacher(name: AnyPath, head: str) -> Head:
-    """Return a teacher: in eval mode, so without dropout, and frozen."""
-    return load(name, head=head).requires_grad_(False)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -264,10 +151,9 @@ class DistillRun(PretrainRun):
     def of(cls, corpus: AnyPath, settings: Any) -> Self:
         """Check corpus, teacher and settings, and build the run. Raises what PretrainRun.of raises."""
         teacher = check_teacher(settings.init, "masked-lm")
-        depth = teacher.config.num_hidden_layers
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:
             raise ValueError(f"the tokenizer {settings.tokenizer} does not have the teacher's vocabulary; leave it out")
-        return super().of(corpus, replace(settings, take=layers_taken(depth, settings.layers, settings.take)))
+        return super().of(corpus, with_layers(settings, teacher))
 
     @classmethod
     def objective_of(cls, settings: Any) -> Distillation:
@@ -304,8 +190,7 @@ class DistillClassifierRun(FinetuneRun):
         known, reason = fitting_labels(teacher, task, task.labels_of(data))
         if known is None:
             raise ValueError(f"the teacher does not fit the data: {reason or 'its head is for another task'}")
-        take = layers_taken(teacher.config.num_hidden_layers, settings.layers, settings.take)
-        return super().of(task, data, dev, replace(settings, take=take))
+        return super().of(task, data, dev, with_layers(settings, teacher))
 
     @cached_property
     def teacher(self) -> Head:
@@ -320,9 +205,8 @@ class DistillClassifierRun(FinetuneRun):
     def new_model(self) -> Head:
         """Return the student before training, with a fresh classifier."""
         student = new_student(self.teacher, self.settings.take or ())
-        names = dict(enumerate(self.labels))
-        kind = self.task.problem_type
-        student.config = replace(student.config, id2label=names, problem_type=kind)
+        labels = dict(enumerate(self.labels))
+        student.config = replace(student.config, id2label=labels, problem_type=self.task.problem_type)
         return freeze(student, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
@@ -375,8 +259,7 @@ def distill(
     result of Classification.from_labels, and a teacher that was fine-tuned on these labels. dev: the same, for
     evaluation. settings: layers, take, temperature, weights, steps, batch_size, ... (settings.DistillSettings,
     DistillClassifierSettings). The student has its tokenizer, one that classifies also `.predict(texts, pairs=None)`.
-    The same call resumes a killed run. overwrite: replace an earlier result of minibert in
-    `out`.
+    The same call resumes a killed run. overwrite: replace an earlier result of minibert in `out`.
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """

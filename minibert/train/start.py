@@ -27,8 +27,8 @@ def fitting_labels(checkpoint: Checkpoint, task: Task, labels: list[str]) -> tup
     numbers = task.problem_type == "regression"
     order = known if numbers and len(known) == 1 else in_order_of(known, labels)
     if order is None:
-        found = "numbers" if numbers else listed(labels)
-        return None, f"the checkpoint's head knows the labels {listed(known)}, and the data has {found}"
+        given = "numbers" if numbers else listed(labels)
+        return None, f"the checkpoint's head knows the labels {listed(known)}, and the data has {given}"
     if task.problem_type and config.problem_type not in (None, task.problem_type):
         return None, f"the checkpoint's head is for {config.problem_type}, and the data is for {task.problem_type}"
     return order, ""

@@ -113,7 +113,6 @@ def test_a_terminated_run_leaves_no_folder_and_no_process(checkpoint: Path, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_process_that_is_terminated_unlinks_its_semaphores(tmp_path: Path) -> None:
     """tqdm makes one in each process."""
     script = tmp_path / "script.py"

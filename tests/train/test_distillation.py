@@ -23,6 +23,7 @@ from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.electra import ELECTRA
+from minibert.families.modernbert import MODERNBERT
 from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
 from minibert.inputs import IGNORED
@@ -31,15 +32,10 @@ from minibert.prediction.packed import packed_output
 from minibert.tasks.classification import Classification
 from minibert.train import finetune, pretrain
 from minibert.train.batches import Batches
-from minibert.train.distillation import (
-    Distillation,
-    DistillClassifierRun,
-    DistillRun,
-    layers_taken,
-    new_student,
-)
+from minibert.train.distillation import Distillation, DistillClassifierRun, DistillRun
 from minibert.train.loop import one_step, readable_output
 from minibert.train.settings import DistillClassifierSettings, DistillSettings, TrainSettings
+from minibert.train.student import layers_taken, new_student
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
@@ -331,18 +327,19 @@ def test_a_request_that_cannot_be_learned_is_refused(how: dict[str, Any], messag
 
 
 @pytest.mark.parametrize(
-    ("family", "head", "message"),
+    ("family", "head", "take", "message"),
     [
-        (ALBERT, HEAD, "ALBERT"),
-        (BERT, None, r"'masked-lm'.*bert-base-uncased"),
+        (ALBERT, HEAD, None, "ALBERT"),
+        (BERT, None, None, r"'masked-lm'.*bert-base-uncased"),
+        (MODERNBERT, HEAD, (1,), r"take is \(1,\); layer 1 of ModernBERT .* layer 0"),
     ],
-    ids=["albert", "no task head"],
+    ids=["shared layers", "no task head", "another kind of layer"],
 )
 def test_a_teacher_that_cannot_be_distilled_is_refused(
-    family: Family, head: str | None, message: str, home: Path, written: Callable[..., tuple[Path, Any]]
+    family: Family, head: str | None, take: Any, message: str, home: Path, written: Callable[..., tuple[Path, Any]]
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        run_of(home, init=str(written(family, head)[0]))
+        run_of(home, init=str(written(family, head)[0]), take=take)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """FineTunedClassifier keeps the contract of scikit-learn: order and type of classes, shapes of answers, its tools."""
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,10 @@ def twelve() -> tuple[list[str], list[int]]:
     return [f"the {words[row % 12]} very {words[row % 12]}" for row in range(48)], [row % 12 for row in range(48)]
 
 
-@pytest.mark.parametrize("kind", [int, str])
-def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint: Path, kind: type) -> None:
+def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint: Path) -> None:
     """Its functions sort the labels that they are given."""
     texts, labels = twelve()
-    given = np.array(labels, dtype=kind)
+    given = np.array(labels, dtype=str)
     fitted = classifier(checkpoint, learning_rate=1e-2).fit(texts, given)
     probabilities, predicted = fitted.predict_proba(texts), fitted.predict(texts)
     right = [row[fitted.classes_.tolist().index(label)] for row, label in zip(probabilities, given, strict=True)]
@@ -88,11 +88,11 @@ def test_a_matrix_of_labels_is_answered_as_scikit_learn_answers_one(checkpoint: 
     assert fitted.score(texts, matrix) == 1.0 and fitted.predict_proba([]).shape == (0, 3)
 
 
-@pytest.mark.parametrize("kind", [csr_matrix, pd.DataFrame, np.ndarray.tolist, lambda matrix: matrix.astype(bool)])
-def test_a_matrix_of_any_kind_is_learned_as_an_array(checkpoint: Path, kind: Any) -> None:
+def test_a_matrix_of_any_kind_is_learned_as_an_array(checkpoint: Path) -> None:
     texts, matrix = several()
-    one, other = (classifier(checkpoint, epochs=1).fit(texts, y) for y in (matrix, kind(matrix)))
-    assert np.array_equal(one.predict_proba(texts), other.predict_proba(texts))
+    kinds = (matrix, csr_matrix(matrix), pd.DataFrame(matrix), matrix.tolist(), matrix.astype(bool))
+    curves = [classifier(checkpoint, epochs=1).fit(texts, y).loss_curve_ for y in kinds]
+    assert curves == curves[:1] * len(kinds)
 
 
 def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint: Path) -> None:
@@ -131,7 +131,42 @@ def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint: Path, t
     assert [note for note in other.notes_ if "the task head is new" in note and "'pos', 'neg'" in note]
 
 
-def test_a_grid_of_numpys_numbers_is_searched(checkpoint: Path) -> None:
+def test_the_classifier_is_searched_in_a_pipeline_with_numpys_numbers_and_numbers_as_labels(checkpoint: Path) -> None:
+    texts, labels = labelled(24)
+    one = make_pipeline(classifier(checkpoint, class_weight={2: 1.0, 10: 3.0}))
     grid = {"epochs": np.array([1, 2]), "max_length": np.array([8]), "freeze": np.array([1]), "seed": [np.uint8(3)]}
-    found = GridSearchCV(classifier(checkpoint), grid, cv=2, error_score="raise").fit(*labelled(24))
-    assert found.best_params_["epochs"] in (1, 2)
+    named = {f"finetunedclassifier__{name}": values for name, values in grid.items()}
+    search = GridSearchCV(one, named, cv=2, error_score="raise")  # clones it
+    search.fit(texts, [10 if label == "pos" else 2 for label in labels])
+    assert set(search.predict(texts).tolist()) <= {2, 10} == set(search.classes_.tolist())
+
+
+def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint: Path) -> None:
+    texts, labels = labelled(48)
+    fitted = classifier(checkpoint).fit(np.array(texts), np.array(labels))
+    assert fitted.score(texts, labels) == 1.0 and fitted.classes_.tolist() == ["neg", "pos"]
+    probabilities = fitted.predict_proba(texts)
+    assert np.allclose(probabilities.sum(axis=1), 1.0)
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(texts), probabilities)
+
+
+def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
+    texts, labels = labelled(24)
+    data = texts + texts, labels + labels[::-1]  # the second half is wrong: labels alternate
+    with_zeros = classifier(checkpoint).fit(*data, sample_weight=[1.0] * 24 + [0.0] * 24)
+    assert with_zeros.score(texts, labels) == 1.0
+    unlearned = classifier(checkpoint, epochs=1).fit(texts, labels, sample_weight=[0.0] * 24)
+    assert unlearned.loss_curve_ == [0.0] * 3
+    with pytest.raises(ValueError, match=r"Negative values .* sample_weight"):
+        classifier(checkpoint).fit(texts, labels, sample_weight=[-1.0] * 24)
+
+
+def test_a_missing_text_is_refused_with_its_row_or_is_empty(checkpoint: Path) -> None:
+    texts, labels = labelled(8)
+    gaps: list[Any] = [*texts[:3], pd.NA, *texts[4:]]
+    fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
+    assert fitted.predict([pd.NA]).tolist() == fitted.predict([""]).tolist()
+    with pytest.raises(TypeError, match=r"row 3\b"):
+        classifier(checkpoint).fit(gaps, labels)
+    with pytest.raises(ValueError, match="missing is 'drop'"):
+        classifier(checkpoint, missing="drop").fit(gaps, labels)

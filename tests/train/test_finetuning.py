@@ -16,8 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from support.models import assert_equal
 from support.words import labelled, write_tsv
 
@@ -33,9 +31,9 @@ from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
 from minibert.train import finetune
-from minibert.train.finetuning import FinetuneRun
+from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.settings import FinetuneSettings
-from minibert.train.start import freeze, new_model
+from minibert.train.start import freeze
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
@@ -114,14 +112,6 @@ def test_numpys_numbers_are_written_to_the_report_as_pythons(checkpoint: Path, t
     assert asked == {"epochs": 1, "freeze": "1", "max_length": 9} and report["settings"]["regression"] is True
 
 
-def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_path: Path) -> None:
-    first: Any = finetune("classify", *labelled(24), model=checkpoint, out=tmp_path, epochs=2)
-    task = task_class("classify")()
-    kept, fresh = (new_model(Checkpoint.open(tmp_path), task, labels) for labels in (["neg", "pos"], ["a", "b", "c"]))
-    assert torch.equal(kept.classifier.weight, first.classifier.weight)
-    assert len(fresh.classifier.weight) == 3
-
-
 def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     checkpoint: Path, tmp_path: Path, run: Any
 ) -> None:
@@ -182,23 +172,24 @@ def as_frame(rows: int = 24) -> pd.DataFrame:
     return pd.DataFrame({"id": range(rows), "message": texts, "category": labels}, index=range(7, 7 + rows))
 
 
-def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
-    checkpoint: Path, tmp_path: Path
-) -> None:
-    frame, names = as_frame(), {"text": "message", "label": "category"}
+def test_named_columns_of_a_data_frame_a_dict_and_a_file_are_the_same_data(tmp_path: Path) -> None:
+    frame, task = as_frame(), Classification(text="message", label="category")
     frame.to_csv(tmp_path / "frame.csv", index=False)
-    sources: list[Any] = [frame, frame.to_dict("list"), tmp_path / "frame.csv"]
-    how: dict[str, Any] = {"model": checkpoint, "epochs": 1, "batch_size": 8}
-    models: list[Any] = [minibert.train.finetune("classify", one, dev=one, **names, **how) for one in sources]
-    weights = [torch.cat([x.flatten() for x in model.parameters()]) for model in models]
-    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    forms = [as_data(task, form) for form in (frame, frame.to_dict("list"), tmp_path / "frame.csv")]
+    assert forms == forms[:1] * 3
+
+
+def test_a_model_from_a_data_frame_answers_texts_also_after_a_pickle(checkpoint: Path) -> None:
+    frame = as_frame()
+    how: Any = {"text": "message", "label": "category", "epochs": 1, "batch_size": 8}
+    model: Any = finetune("classify", frame, dev=frame, model=checkpoint, **how)
     texts = frame["message"][:2].tolist()
-    found = models[0].predict(texts)
-    assert found == minibert.predict(models[0], texts)
-    assert {one["label"] for one in found} <= {"neg", "pos"}
-    assert models[0].predict("the film") == minibert.predict(models[0], ["the film"])
-    assert models[0].tokenizer.max_length == 20
-    assert pickle.loads(pickle.dumps(models[0])).predict(texts) == found
+    answers = model.predict(texts)
+    assert answers == minibert.predict(model, texts)
+    assert {answer["label"] for answer in answers} <= {"neg", "pos"}
+    assert model.predict("the film") == minibert.predict(model, ["the film"])
+    assert model.tokenizer.max_length == 20
+    assert pickle.loads(pickle.dumps(model)).predict(texts) == answers
 
 
 def test_lists_of_labels_in_a_file_train_a_model_of_several_labels(checkpoint: Path, tmp_path: Path) -> None:
@@ -221,12 +212,6 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         finetune("classify", {"text": gaps, "label": labels}, **how)
     one: Any = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
     assert one.predict([nothing, "the film"]) == one.predict(["", "the film"])
-    fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
-    assert fitted.predict([nothing]).tolist() == fitted.predict([""]).tolist()
-    with pytest.raises(TypeError, match=r"row 3\b"):
-        classifier(checkpoint).fit(gaps, labels)
-    with pytest.raises(ValueError, match="missing is 'drop'"):
-        classifier(checkpoint, missing="drop").fit(gaps, labels)
 
 
 @pytest.mark.parametrize(
@@ -250,42 +235,6 @@ def test_data_that_cannot_be_learned_is_refused_before_anything_is_loaded(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         finetune(task, data, model="no such checkpoint", **how)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The scikit-learn classifier
-
-
-def classifier(checkpoint: Path, **changes: Any) -> minibert.FineTunedClassifier:
-    return minibert.FineTunedClassifier(str(checkpoint), precision="float32", **QUICK | changes)
-
-
-def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint: Path) -> None:
-    texts, labels = labelled(48)
-    fitted = classifier(checkpoint).fit(np.array(texts), np.array(labels))
-    assert fitted.score(texts, labels) == 1.0 and fitted.classes_.tolist() == ["neg", "pos"]
-    probabilities = fitted.predict_proba(texts)
-    assert np.allclose(probabilities.sum(axis=1), 1.0)
-    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(texts), probabilities)
-
-
-def test_the_classifier_is_searched_in_a_pipeline_with_numbers_as_labels(checkpoint: Path) -> None:
-    texts, labels = labelled(24)
-    one = classifier(checkpoint, epochs=1, class_weight={2: 1.0, 10: 3.0})
-    search = GridSearchCV(make_pipeline(one), {"finetunedclassifier__epochs": [1, 2]}, cv=2, n_jobs=1)  # clones it
-    search.fit(texts, [10 if label == "pos" else 2 for label in labels])
-    assert set(search.predict(texts).tolist()) <= {2, 10} == set(search.classes_.tolist())
-
-
-def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
-    texts, labels = labelled(24)
-    data = texts + texts, labels + labels[::-1]  # the second half is wrong: labels alternate
-    with_zeros = classifier(checkpoint).fit(*data, sample_weight=[1.0] * 24 + [0.0] * 24)
-    assert with_zeros.score(texts, labels) == 1.0
-    unlearned = classifier(checkpoint, epochs=1).fit(texts, labels, sample_weight=[0.0] * 24)
-    assert unlearned.loss_curve_ == [0.0] * 3
-    with pytest.raises(ValueError, match=r"Negative values .* sample_weight"):
-        classifier(checkpoint).fit(texts, labels, sample_weight=[-1.0] * 24)
 
 
 def test_the_data_and_the_weights_are_hashed_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

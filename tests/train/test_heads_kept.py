@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +145,6 @@ def test_a_new_head_is_noted_in_the_report_and_the_log(
     assert "the task head is new" in note and note in caplog.text
 
 
-def test_single_labels_over_a_head_of_several_are_learned_and_answered(made: Made) -> None:
-    folder = made(["neg", "pos"], problem_type="multi_label_classification")
-    model = finetune("classify", TEXTS, NAMES, model=folder, epochs=1, batch_size=8)
-    assert model.config.problem_type == "single_label_classification"
-    assert model.predict(["the film"])[0]["label"] in ("neg", "pos")  # type: ignore[operator]
-
-
 def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made: Made) -> None:
     reader: Any = open_reader(made(num_labels=3))
     numbers = [row % 3 for row in range(24)]
@@ -161,10 +153,3 @@ def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made: Made)
     assert (found["labels"], found["confusion"]) == (["0", "1", "2"], named["confusion"])
     with pytest.raises(ValueError, match=r"row 3 .*'3'.*'0', '1', '2'"):
         reader.measure(ONE.from_labels(TEXTS, [row % 4 for row in range(24)]))
-
-
-def test_a_killed_run_over_a_kept_head_resumes(made: Made, tmp_path: Path) -> None:
-    run = run_of(made(THREE), BY_NAME)
-    run = replace(run, settings=replace(run.settings, epochs=1, batch_size=8))
-    whole, again = (run.train(tmp_path / "state").figures for _ in range(2))
-    assert whole["steps"] == again["steps"] == 3 and whole["curve"] == again["curve"]

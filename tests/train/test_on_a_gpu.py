@@ -35,7 +35,6 @@ from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_l
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.settings import TrainSettings
 from minibert.train.start import freeze
-from minibert.utils import device
 from minibert.utils.device import autocast
 
 pytestmark = [
@@ -98,7 +97,7 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float32", 365), ("bfloat16", 450)])  # of which up to 78 are casts
-@pytest.mark.parametrize("head", ["sequence-classification", "masked-lm", "pretraining"])
+@pytest.mark.parametrize("head", ["sequence-classification", "pretraining"])
 def test_a_step_of_six_layers_has_few_launches_and_no_waits(
     head: str, precision: str, most: int, written: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,13 +151,11 @@ def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(
         assert (gradient - expected[name]).abs().max() <= bound * expected[name].abs().max(), name
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(
-    precision: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The emulated device, unlike a real one, adds up in one order, so that the bits are the same."""
-    monkeypatch.setattr(device, "has_bfloat16", lambda device: True)
-    steps, how = iter(range(9)), EPOCHS | {"device": "gpu", "precision": precision}
+    steps, how = iter(range(9)), EPOCHS | {"batch_size": 8, "device": "gpu"}  # two epochs of three steps
 
     def stops(*given: Any) -> Any:
         if next(steps) == 5:
@@ -183,29 +180,20 @@ def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
         assert readable_loss(made.to("gpu"), batch).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_evaluation_waits_once_a_batch(model: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(
+    frozen: bool, model: Callable[..., Any]
+) -> None:
     rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
     made = model(BERT, "sequence-classification")
     expected = predict_logits(made, rows)
     with emulated_device() as gpu:
         made.to("gpu")
+        states = States.of(made, rows) if frozen else None
         gpu.reset()
-        found = predict_logits(made, rows, batch_tokens=2 * WIDTH)
-        assert len(gpu.waits) == 2
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-5)
-
-
-def test_evaluation_of_a_frozen_encoder_waits_once(model: Callable[..., Any]) -> None:
-    rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
-    made = model(BERT, "sequence-classification")
-    expected = predict_logits(made, rows)
-    with emulated_device() as gpu:
-        states = States.of(made.to("gpu"), rows)
-        gpu.reset()
-        found = states.logits(made)
-        assert len(gpu.waits) == 1
-    for ours, theirs in zip(found, expected, strict=True):
+        logits = states.logits(made) if states else predict_logits(made, rows, batch_tokens=2 * WIDTH)
+        assert len(gpu.waits) == (1 if frozen else 2)
+    for ours, theirs in zip(logits, expected, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
 
 
@@ -214,7 +202,7 @@ def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
     kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without dropout, whose random numbers are the device's own; sampling of ELECTRA likewise."""
-    how = STEPS if kind in OF_STEPS else EPOCHS
+    how = STEPS | {"steps": 3, "save_every": 2} if kind in OF_STEPS else EPOCHS | {"epochs": 1, "batch_size": 8}
     monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: x)
     monkeypatch.setattr(loop, "set_train_mode", nn.Module.eval)
     monkeypatch.setattr(torch, "multinomial", lambda probabilities, count: probabilities.topk(count).indices)
@@ -222,7 +210,7 @@ def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
     with emulated_device():
         KINDS[kind](home, out=tmp_path / "gpu", device="gpu", **how)
     found, expected = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("gpu", "cpu"))
-    assert found["curve"] == pytest.approx(expected["curve"], abs=1e-3)
+    assert found["curve"] == pytest.approx(expected["curve"], abs=1e-4)
 
 
 def test_the_random_state_is_that_of_the_device_of_the_model() -> None:

@@ -1,6 +1,5 @@
 """Runs of every kind: killed and resumed bit for bit, seeded, refused with other settings, written as a folder."""
 
-import itertools
 import json
 import signal
 import subprocess
@@ -43,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_home(tmp_path_factory.mktemp("home"))
 
 
-DEFAULT = [("classify", 3, False), ("classify", 6, True), ("mlm+nsp", 3, True)]  # the other cases are slow
+DEFAULT = [("classify", 3, True), ("mlm+nsp", 6, False)]  # the other cases are slow
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     ("kind", "step", "signalled"),  # step: of 12; in epochs of 6 the last
     [
         case if case in DEFAULT else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product(KINDS, (3, 6), (True, False))
+        for case in [(kind, *how) for kind in KINDS for how in ((3, True), (6, False))]
     ],
 )
 def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
@@ -167,8 +166,10 @@ def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
 
 def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
     (tmp_path / "out.training").mkdir()
-    (tmp_path / "out.training" / "lock").write_text("minibert\n")
-    (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7, "processes": 1, "tokenizer": "other"}')
+    (tmp_path / "out.training" / checkpointer.LOCK).touch()
+    (tmp_path / "out.training" / "run_config.json").write_text(
+        '{"minibert": "1", "seed": 7, "processes": 1, "tokenizer": "other"}'
+    )
     KINDS["mlm+nsp"](home, restart=True, out=tmp_path / "out", **STEPS | {"steps": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

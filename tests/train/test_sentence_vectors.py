@@ -16,7 +16,6 @@ from torch import Tensor
 
 import minibert
 from minibert.checkpoints.sentence_files import Stated, read_stated
-from minibert.cli.main import main
 from minibert.heads import SentenceVectors
 from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
@@ -201,22 +200,45 @@ def peer_vectors(folder: Path, texts: list[str]) -> Any:
         return sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
 
 
-@pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(
-    pooling: str, normalize: bool, folder: Path, tmp_path: Path
+@pytest.fixture(scope="module", params=[("mean", False), ("cls", True)], ids=["mean", "cls, normalized"])
+def trained(
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path, Stated]:
+    """A trained model, its folder, and how its vectors are made."""
+    place = tmp_path_factory.mktemp("trained")
+    pooling, normalize = request.param
+    how = QUICK | {"pooling": pooling, "normalize": normalize, "max_length": 9}
+    model = finetune("embed", write_pairs(place / "pairs.tsv"), out=place / "out", model=checkpoint, **how)
+    return model, place / "out", Stated(pooling, normalize, 9)
+
+
+@pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
+def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(trained: tuple[Any, Path, Stated]) -> None:
+    model, out, stated = trained
+    assert read_stated(out) == stated
+    texts = [*TEXTS, "film " * 30]
+    vectors = minibert.embed(texts, out)
+    assert np.abs(vectors - peer_vectors(out, texts)).max() < CLOSE
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5 or not stated.normalize
+    assert np.abs(vectors - minibert.embed(texts, model)).max() < CLOSE
+    assert np.abs(vectors - minibert.embed(texts, out, pooling="max")).max() > 0.01
+
+
+def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_text(
+    trained: tuple[Any, Path, Stated],
 ) -> None:
-    out = tmp_path / "out"
-    data = write_pairs(tmp_path / "pairs.tsv")
-    model = finetune("embed", data, out=out, model=folder, pooling=pooling, normalize=normalize, max_length=9, **QUICK)
-    assert read_stated(out) == Stated(pooling, normalize, 9)
-    found = minibert.embed([*TEXTS, "film " * 30], out)
-    assert np.abs(found - peer_vectors(out, [*TEXTS, "film " * 30])).max() < CLOSE
-    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5 or not normalize
-    assert np.abs(found - minibert.embed([*TEXTS, "film " * 30], model)).max() < CLOSE
-    other = minibert.embed([*TEXTS, "film " * 30], out, pooling="max")
-    assert np.abs(found - other).max() > 0.01
+    model, _, stated = trained
+    first, second = minibert.embed(TEXTS[:2], model)
+    cosine = float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+    assert model.predict([TEXTS[0]], [TEXTS[1]])[0]["similarity"] == pytest.approx(cosine, abs=1e-5)
+    vector = model.predict([TEXTS[0]])[0]["vector"]  # which is not scaled to length 1, whatever the folder states
+    np.testing.assert_allclose(vector / (np.linalg.norm(vector) if stated.normalize else 1), first, atol=1e-5)
+
+
+def test_the_pooler_of_the_checkpoint_is_kept(trained: tuple[Any, Path, Stated], checkpoint: Path) -> None:
+    start, end = (minibert.load(place).pooler for place in (checkpoint, trained[1]))
+    assert start is not None and end is not None
+    assert_equal(start.state_dict(), end.state_dict())
 
 
 def test_a_folder_that_sentence_transformers_wrote_makes_the_same_vectors(folder: Path, tmp_path: Path) -> None:
@@ -262,33 +284,6 @@ def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder: Pa
     start = minibert.load(folder)
     weights = [encoder.layers[0].attention.query.weight.detach() for encoder in (model.encoder, start)]
     assert float((weights[0] - weights[1]).abs().max()) > 1e-4
-
-
-def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_text(
-    folder: Path, tmp_path: Path
-) -> None:
-    model = finetune("embed", write_pairs(tmp_path / "pairs.tsv"), model=folder, **QUICK)
-    vectors = minibert.embed(TEXTS[:2], model)
-    cosine = float(vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1]))
-    assert model.predict([TEXTS[0]], [TEXTS[1]])[0]["similarity"] == pytest.approx(cosine, abs=1e-5)
-    np.testing.assert_allclose(model.predict([TEXTS[0]])[0]["vector"], vectors[0], atol=1e-5)
-
-
-def test_the_summary_counts_rows_and_not_their_texts(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for row in ("{}", "{}\t{}", "{}\t{}\tfilm"):
-        (tmp_path / "rows.tsv").write_text("".join(f"{row.format(text, text)}\n" for text in TEXTS))
-        command = f"finetune embed {tmp_path}/rows.tsv --model {folder} --out {tmp_path}/out --overwrite --warmup 0"
-        assert main(command.split()) == 0
-        assert "data           4 rows;" in capsys.readouterr().out
-
-
-def test_the_pooler_of_the_checkpoint_is_kept(folder: Path, tmp_path: Path) -> None:
-    finetune("embed", write_pairs(tmp_path / "pairs.tsv"), out=tmp_path / "out", model=folder, **QUICK)
-    start, end = minibert.load(folder), minibert.load(tmp_path / "out")
-    assert start.pooler is not None and end.pooler is not None
-    assert_equal(start.pooler.state_dict(), end.pooler.state_dict())
 
 
 def test_the_packed_loop_ends_where_the_readable_one_does(pair: Callable[..., Pair]) -> None:

@@ -331,6 +331,6 @@ def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) 
     with pytest.raises(ValueError, match=r"thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", restart=True, **how)
     (state / "run_config.json").write_text('{"minibert": "1", "seed": 0, "processes": 1, "tokenizer": "hash"}')
-    (state / "lock").write_text("minibert\n")
+    (state / ".minibert.lock").touch()
     finetune("classify", home / "train.tsv", restart=True, **how)
     assert contents(state).keys() == {"thesis.txt"}
