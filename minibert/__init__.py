@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from minibert import train
-    from minibert.checking.run import check
+    from minibert.checking.check import check
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
     from minibert.model import Encoder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minibert.tasks.scoring import score
     from minibert.tasks.vector_measures import measure_retrieval, measure_similarity
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
-    from minibert.tracing.run import trace
+    from minibert.tracing.trace import trace
     from minibert.train.estimator import FineTunedClassifier
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
@@ -40,7 +40,7 @@ MODULES = {
     "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
     "Tokenizer": "text.tokenizer",
-    "check": "checking.run",
+    "check": "checking.check",
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
@@ -52,7 +52,7 @@ MODULES = {
     "score": "tasks.scoring",
     "search": "vectors.search",
     "stream": "vectors.stream",
-    "trace": "tracing.run",
+    "trace": "tracing.trace",
     "train": "train",
 }
 __all__ = [

@@ -30,6 +30,7 @@ from minibert.pretraining_heads import (
     TokenPrediction,
 )
 from minibert.utils.printing import brief, cut
+from minibert.utils.wording import advice
 
 __all__ = [  # what other modules import from here, pretraining heads included
     "HEAD_CLASSES",
@@ -315,6 +316,7 @@ def with_num_labels(config: Config, head: str, num_labels: int | None, new_head:
     if num_labels < 1 or not new_head:
         raise ValueError(
             f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: "
-            f"{cut(', '.join(map(str, config.id2label.values())), 400)}; new_head=True makes a fresh head of 1 or more"
+            f"{cut(', '.join(map(str, config.id2label.values())), 400)}"
+            f"{advice('; {} makes a fresh head of 1 or more', new_head=True)}"
         )
     return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

@@ -20,6 +20,7 @@ from minibert import losses, stream
 from minibert.prediction import frozen
 from minibert.tasks import masked_text
 from minibert.text.tokenized import TruncationWarning
+from minibert.utils import habits
 from minibert.utils.habits import ARGUMENTS, ATTRIBUTES
 
 TEXT, PAIR = "the lovely film", "a dull play"
@@ -220,7 +221,7 @@ def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, toke
     }
     for names, call in calls.items():
         for name in names.split():
-            assert f"{name}; {ARGUMENTS[name]}" in refused(partial(call, **{name: 8}))
+            assert f"{name}{habits.argument(name)}" in refused(partial(call, **{name: 8}))
     for hasty in (*PUBLIC, partial(minibert.score, [TEXT], folder)):
         assert re.search(r"has no (argument|setting) xyz; choose from \w+", refused(partial(hasty, xyz=8))), hasty
     assert "use epochs" not in refused(lambda: minibert.embed([TEXT], folder, num_train_epochs=3))

@@ -60,4 +60,4 @@ def f():
     import minibert.bench.run
 """
     assert imported(source, "minibert") == {"cli", "model", "bench"}
-    assert imported("from minibert.tracing.run import trace", "minibert.tracing") == {"run"}
+    assert imported("from minibert.tracing.trace import trace", "minibert.tracing") == {"trace"}

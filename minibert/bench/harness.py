@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import BenchResult, BenchRow, Contestant, Context, Sample
-from minibert.bench.settings import BenchSettings
 from minibert.config import Config
 from minibert.text.tokenizer import load_tokenizer
 from minibert.utils.printing import progress_bar

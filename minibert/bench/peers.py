@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from minibert.bench.plan import MINILM, BenchSettings
 from minibert.bench.results import Contestant, Context
-from minibert.bench.settings import MINILM, BenchSettings
 
 BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; minibert chooses its own
 Vectors = NDArray[np.float32]

@@ -11,8 +11,8 @@ import torch
 
 from minibert import __version__
 from minibert.bench.harness import PROC, read_field, total_memory
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import BenchResult, BenchRow, spread
-from minibert.bench.settings import BenchSettings
 from minibert.utils.device import cpu_features
 from minibert.utils.plotting import pyplot, save_figure
 from minibert.utils.printing import Figures, block, table

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 import minibert
-from minibert.bench import embedding, peers
+from minibert.bench import embed, peers
 from minibert.bench.harness import Benchmark, Session
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import BenchRow, Contestant, Context
-from minibert.bench.settings import BenchSettings
 from minibert.checkpoints.export import export
 from minibert.utils.printing import progress_bar
 
@@ -157,7 +157,7 @@ def prepare(model: str, scratch: Path, settings: BenchSettings) -> Path:
 
 def load(session: Session) -> None:
     """Start every server, and compare its vectors with those of minibert.embed."""
-    embedding.find_texts(session)
+    embed.find_texts(session)
     some = session.work[:CHECKED]
     context = session.context
     session.context = replace(context, device="cpu")  # the clients'; the servers have their own
@@ -173,7 +173,7 @@ def load(session: Session) -> None:
 
 def check_vectors(session: Session, row: BenchRow, vectors: peers.Vectors) -> None:
     """Compare with minibert.embed; a server whose vectors differ is not ranked."""
-    row.equality = embedding.equality(vectors, session.reference)
+    row.equality = embed.equality(vectors, session.reference)
     bound = LARGEST_DIFFERENCE if row.contestant.ours and row.contestant.precision == "float32" else np.inf
     if row.equality.difference > bound or row.equality.cosine < SMALLEST_COSINE:
         row.reason = "differs from minibert.embed"

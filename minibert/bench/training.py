@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.bench import embedding, peers
+from minibert.bench import embed, peers
 from minibert.bench.harness import Benchmark, Session
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import BenchRow, Contestant, Context
-from minibert.bench.settings import BenchSettings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
 from minibert.hooks import Place
@@ -227,7 +227,7 @@ def load(session: Session) -> None:
 
     Raises ValueError if there are too few sentences for two steps.
     """
-    embedding.find_texts(session)
+    embed.find_texts(session)
     result = session.result
     objective = session.settings.objective
     session.work = make_examples(objective, session.work, session.tokenizer)

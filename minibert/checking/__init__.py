@@ -10,5 +10,5 @@ In reading order:
     report          what a check found
     solution        a file of functions, checked stage by stage
     port            a whole model, or its numbers in a file, checked output by output
-    run             the three ways in: `minibert.check`
+    check           the three ways in: `minibert.check`
 """

@@ -33,6 +33,7 @@ from minibert.utils.device import check_device
 from minibert.utils.files import AnyPath, atomic_write, regular, user_path, write_text_atomically
 from minibert.utils.printing import MOST, brief, cut
 from minibert.utils.settings import with_settings
+from minibert.utils.wording import advice
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -232,7 +233,7 @@ def check_complete(report: LoadReport, model: Encoder | Head, new_head: bool) ->
         problems += [f"it lacks {len(missing)} {tensors} of {family.title}, such as {', '.join(missing[:3])}"]
         hint = ""
         if isinstance(model, Head) and only_head:
-            hint = f"; head {model.name!r} is not in it; new_head=True makes a fresh one"
+            hint = f"; head {model.name!r} is not in it{advice('; {} makes a fresh one', new_head=True)}"
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(

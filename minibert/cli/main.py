@@ -25,11 +25,12 @@ from typing import Any, NoReturn
 
 from minibert import __version__
 from minibert.cli import check, checkpoints, classify, demo, embed, predict, score, search, serve, tools, train
-from minibert.cli.shared import Arguments, in_options
+from minibert.cli.shared import Arguments
 from minibert.tasks import TASKS
 from minibert.utils import habits
 from minibert.utils.files import neighbours, user_path
 from minibert.utils.printing import CONTROL, Figures, did_you_mean, is_main_process, note, printable
+from minibert.utils.wording import naming_options
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
@@ -115,10 +116,9 @@ class Parser(argparse.ArgumentParser):
                 if self.commands:
                     break
             elif not name.startswith("-h") and not any(option.startswith(name) for option in self.options):
-                ours = habits.ARGUMENTS.get(name.lstrip("-").replace("-", "_"))
-                missing = f"there is no option {name}"
-                near = did_you_mean(name, self.options)
-                self.error(in_options(f"{missing}; {ours}", self.options) if ours else missing + near)
+                with naming_options(self.options):
+                    ours = habits.argument(name.lstrip("-").replace("-", "_"))
+                self.error(f"there is no option {name}{ours or did_you_mean(name, self.options)}")
         return super().parse_known_args(args, namespace)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -178,12 +178,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     argv = sys.argv[1:] if argv is None else argv
     with warnings.catch_warnings(), terminable() as terminated, redirect_stdout(Printable(sys.stdout)):
-        options: list[str] = []  # of the command
-        warnings.showwarning = partial(show_warning, options)
+        warnings.showwarning = show_warning
         try:
             args = parse(argv)
-            options += args.parser.options
-            figures = args.run(args)
+            with naming_options(args.parser.options):
+                figures = args.run(args)
             if args.json:
                 print(json_line(figures))
             sys.stdout.flush()
@@ -196,9 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 note(f"interrupted: {str(stop) or 'nothing is kept'}")
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except WRONG_REQUEST as error:
-            return complain(error, 2, options)
+            return complain(error, 2)
         except FAILURE as error:
-            return complain(error, 1, options)
+            return complain(error, 1)
     return 0 if figures.get("ok", True) else 1
 
 
@@ -239,17 +238,17 @@ def terminable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, usual)
 
 
-def complain(error: BaseException, status: int, options: Collection[str]) -> int:
-    """Print in one line what went wrong; options: of the command."""
+def complain(error: BaseException, status: int) -> int:
+    """Print in one line what went wrong."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, FileNotFoundError) and error.filename:
         text += did_you_mean(str(error.filename), neighbours(error.filename))
-    note(f"error: {in_options(text, options)}")
+    note(f"error: {text}")
     return status
 
 
-def show_warning(options: Collection[str], message: Warning | str, *_: object, **__: object) -> None:
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one plain line, in place of Python's two with file and line number."""
-    note(f"warning: {in_options(str(message).strip().splitlines()[0], options)}")
+    note(f"warning: {str(message).strip().splitlines()[0]}")

@@ -177,7 +177,7 @@ def predict(args: Arguments) -> Figures:
     reader = load_reader(args)
     if args.pretokenized:
         reader = with_given_words(reader)
-    rows = rows_of(args, reader.pairs, reader.task, reader.labels)
+    rows = input_rows(args, reader.pairs, reader.task, reader.labels)
     return answer_rows(args, rows, partial(answers_of, reader), "predictions")
 
 
@@ -212,7 +212,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     with kept_cuts() as cuts, table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
             lines, answers = answer(portion, total)
-            table = [joined(one, row.columns) for one, row in zip(answers, portion, strict=True)]
+            table = [with_given(one, row.columns) for one, row in zip(answers, portion, strict=True)]
             if write is None:
                 print("\n".join(lines), flush=True)
                 every += table if args.json else []
@@ -259,7 +259,7 @@ def kept_cuts() -> Iterator[list[Any]]:
         yield kept
 
 
-def rows_of(args: Arguments, pairs: bool | None, task: Any = None, labels: Sequence[str] = ()) -> Iterator[Row]:
+def input_rows(args: Arguments, pairs: bool | None, task: Any = None, labels: Sequence[str] = ()) -> Iterator[Row]:
     """Return the rows of the file, or of the texts that were given as arguments or lines.
 
     pairs: whether the model reads pairs; None: it may read either. task, labels: the model's, if it has them.
@@ -311,7 +311,7 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> Answers:
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 
-def joined(prediction: Figures, given: Figures) -> Figures:
+def with_given(prediction: Figures, given: Figures) -> Figures:
     """Return one row of the table: a column of the input that is named like a prediction becomes NAME_input."""
     row = dict(prediction)
     for name, value in given.items():

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.predict import Answers, add_rows, answer_rows, check_rows, rows_of
+from minibert.cli.predict import Answers, add_rows, answer_rows, check_rows, input_rows
 from minibert.cli.shared import Arguments, add_machine, add_masked_lm, add_options, masked_lm
 from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
@@ -40,7 +40,7 @@ def run(args: Arguments) -> Figures:
 
     settings = {name: getattr(args, name) for name in ("device", "precision", "batch_tokens", "long")}
     scorer = Scorer(model, **settings)
-    return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores", 1 + pairs)
+    return answer_rows(args, input_rows(args, pairs), partial(answer, scorer, args.tokens), "scores", 1 + pairs)
 
 
 def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> Answers:

@@ -21,14 +21,6 @@ Settings = TypeVar("Settings")
 DEFAULT_MODEL = "distilbert-base-uncased"
 # The settings of Classification about a file.
 COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
-# How messages of the package name a setting: restart=True, long='cut', pooling=, max_length 20; "rows is 0" to begin.
-SETTING = re.compile(
-    r"""(?<![\w'"./-]) (?:
-    (?P<keyword>[a-z]\w*) = (?P<value> '[^']*' | \w[\w.]*(?:\(.*?\))? )? (?![\w'"=])
-    | (?P<name> [a-z]+_\w+ (?=\ (?:is\ |\d)) | ^[a-z]+ (?=\ is\ ) )
-    )""",
-    re.VERBOSE,
-)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -77,27 +69,6 @@ def read_options(args: Arguments, settings: type[Settings], **more: Any) -> Sett
     """Make the settings from the parsed options and `more`. Raises what the dataclass raises for a wrong value."""
     named = {setting.name: getattr(args, setting.name) for setting in fields(settings) if hasattr(args, setting.name)}  # type: ignore[arg-type]  # a dataclass
     return settings(**(named | more))
-
-
-def in_options(message: str, options: Collection[str]) -> str:
-    """Return a message in the words of the command line: restart=True as --restart, long='cut' as --long cut.
-
-    The package names a setting as Python does, or both ways: --missing empty (missing=). Advice, after a
-    semicolon, is left out if it names a setting that this command does not have.
-    """
-
-    def option(match: re.Match[str]) -> str:
-        flag = "--" + (match["keyword"] or match["name"]).replace("_", "-")
-        value = match["value"]
-        off = flag.replace("--", "--no-", 1)
-        if value in ("False", "None") and flag in options:
-            return off if off in options else f"no {flag}"
-        words = flag if value in (None, "True") else f"{flag} {shlex.quote(value.strip(chr(39)))}"
-        return words if flag in options else match[0]
-
-    first, *advice = SETTING.sub(option, re.sub(r" \(\w+=\)", "", message)).split("; ")
-    possible = [part for part in advice if not any(match["keyword"] for match in SETTING.finditer(part))]
-    return "; ".join([first, *possible])
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import time
 from argparse import ArgumentParser
 
-from minibert.bench.settings import BenchSettings
+from minibert.bench.plan import BenchSettings
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_options, add_overwrite, check_texts, read_options
 from minibert.utils.files import user_path
 from minibert.utils.printing import Figures, block, require
@@ -40,10 +40,10 @@ def trace_arguments(parser: ArgumentParser) -> None:
 
 def trace(args: Arguments) -> Figures:
     """Follow a text through the model, on a page or as a picture of its attention."""
-    from minibert.tracing import run
+    from minibert.tracing import trace
 
     check_texts(args, [args.text, args.text_b or ""])
-    return run.run(args, DEFAULT_MODEL)
+    return trace.run(args, DEFAULT_MODEL)
 
 
 def parity_arguments(parser: ArgumentParser) -> None:
@@ -78,14 +78,14 @@ def bench(args: Arguments) -> Figures:
     """
     settings = read_options(args, BenchSettings, models=tuple(args.model or ()))
     require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
-    from minibert.bench import embedding, harness, report, serving, training
+    from minibert.bench import embed, harness, report, serving, training
     from minibert.utils.device import check_device
     from minibert.utils.plotting import check_picture
 
     check_device(settings.device)
     if settings.plot:
         check_picture(user_path(settings.plot), settings.overwrite)
-    benchmark = (training if settings.train else serving if settings.serve else embedding).BENCHMARK
+    benchmark = (training if settings.train else serving if settings.serve else embed).BENCHMARK
     began = time.perf_counter()
     results = []
     print(report.heading(settings), flush=True)

@@ -240,12 +240,12 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
         if key is not None and other is not None and len(other) > len(parameter):
             first = rows.get(key, 0)
             rows[key] = first + len(parameter)
-            other = rows_of(other, first, rows[key])
+            other = slice_of(other, first, rows[key])
         pairs.append((name, parameter, other))
     return pairs
 
 
-def rows_of(whole: nn.Parameter, first: int, after: int) -> nn.Parameter:
+def slice_of(whole: nn.Parameter, first: int, after: int) -> nn.Parameter:
     """Return some rows of a parameter, with their gradient, in the memory of the whole."""
     part = nn.Parameter(whole.detach()[first:after])
     part.grad = None if whole.grad is None else whole.grad[first:after]

@@ -70,7 +70,7 @@ class GridScore:
     C: float
     mean: float
     std: float
-    loss: float | None = None  # of classifiers of the version before
+    loss: float
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Classifier:
     features: TextFeatures
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
-    folds: int = 0  # 0: not cross-validated
+    folds: int = 0  # 0: not cross-validated, or loaded from a folder
     scores: list[GridScore] = field(default_factory=list)
     task: Classification = field(default_factory=Classification)  # with the columns of the training data
 
@@ -182,8 +182,7 @@ class Classifier:
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
-        scores = [GridScore(**score) for score in details["scores"]]
-        return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
+        return cls(features, head, details["rows"], task=Classification(**details["columns"]))
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -201,7 +200,7 @@ def fit_head(
     """
     folds = 0 if min(Counter(labels).values()) < folds else folds
     scores = cross_validate(vectors, labels, sorted(grid), folds) if folds else []
-    C = min(scores, key=lambda score: score.loss or 0.0).C if scores else grid[0] if len(grid) == 1 else 0.01
+    C = min(scores, key=lambda score: score.loss).C if scores else grid[0] if len(grid) == 1 else 0.01
     return new_head(C).fit(vectors, labels), scores
 
 
@@ -322,7 +321,7 @@ def check_saved(details: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
     width = arrays["mean"].size
     rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
     shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
-    kinds = {"rows": int, "folds": int, "pairs": bool, "model": str}
+    kinds = {"rows": int, "pairs": bool, "model": str}
     hashes = ("weights_sha256", "tokenizer_fingerprint")
     valid = {
         "format": details["format"] == FORMAT,
@@ -333,10 +332,6 @@ def check_saved(details: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
         **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
         "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
     }
-    for score in details["scores"]:
-        for name, number in asdict(GridScore(**score)).items():
-            if name != "loss" or number is not None:
-                check_number(f"the {name} of a score", number, float)
     if wrong := [name for name, is_right in valid.items() if not is_right]:
         raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
 

@@ -39,7 +39,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
-from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of
+from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, texts_of
 from minibert.utils.printing import note
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
@@ -135,7 +135,7 @@ class Server:
         """Return the results of a model, and the usage as OpenAI has it, with `truncated_texts` if any were cut.
 
         Raises RequestError: 404 for a model that is not served, 422 for too many tokens, 429 for a full queue, and what
-        read_body, rows_of and `prepare` raise; ClientDisconnect when the client disconnects.
+        read_body, texts_of and `prepare` raise; ClientDisconnect when the client disconnects.
         """
         path = request.url.path
         model = self.models[path]
@@ -143,7 +143,7 @@ class Server:
             raise RequestError(404, f"{path} is not served here; {', '.join(self.offers)} are", code="not_served")
         body = await read_body(request, model.body, self.settings)
         self.check_model(body.model, model.name)
-        rows = rows_of(body.input, self.settings)
+        rows = texts_of(body.input, self.settings)
         inline = sum(map(len, rows)) <= INLINE
         items, tokens, cut = model.prepare(rows, body) if inline else await asyncio.to_thread(model.prepare, rows, body)
         totals = np.cumsum(tokens)
@@ -163,7 +163,7 @@ class Server:
         """Answer GET /v1/models, all or by name."""
         name = request.path_params.get("name")
         self.check_model(name, *self.names)
-        data = [{"id": one, "object": "model", "created": 0, "owned_by": "minibert"} for one in self.names]
+        data = [{"id": served, "object": "model", "created": 0, "owned_by": "minibert"} for served in self.names]
         return reply({"object": "list", "data": data} if name is None else data[self.names.index(name)])
 
     async def health(self, request: Request) -> Response:

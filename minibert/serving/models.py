@@ -86,7 +86,7 @@ async def read_body(request: Request, kind: Any, settings: ServerSettings) -> An
         ) from None
 
 
-def rows_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
+def texts_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
     """Return the rows of `input`: texts, pairs, or lists of token ids.
 
     Raises RequestError, 422 with the row, for a row of another type than the first and for one row too many.

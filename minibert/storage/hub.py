@@ -35,6 +35,7 @@ from minibert.utils.files import (
     user_path,
 )
 from minibert.utils.printing import CHECKOUT, FILES, cut, did_you_mean, pip_install
+from minibert.utils.wording import advice
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [
@@ -335,7 +336,7 @@ def not_found(name: str, reason: str = "") -> str:
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     why = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
     if here and did_you_mean(name, KNOWN):
-        hint += f"; {here[0]} is on this machine; use it: model={here[0]!r}"
+        hint += f"; {here[0]} is on this machine{advice('; use it: {}', model=here[0])}"
     if HUB_ID.fullmatch(name) and not near:
         owner = f"on the Hub a name has its owner, as in OWNER/{name}"
         hint += f"; {by_hand(name) if known(name) or '/' in name else owner}"

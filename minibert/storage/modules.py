@@ -6,6 +6,7 @@ Before 2021 the Transformer, with its config.json, had its own folder: 0_Transfo
 from pathlib import Path
 
 from minibert.utils.files import inside, parse_json, read_small
+from minibert.utils.wording import advice
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
 TYPES = "sentence_transformers."  # the package that the types of steps are in
@@ -45,4 +46,5 @@ def home_of(folder: Path) -> Path:
 
 def refusal(path: Path, problem: str) -> ValueError:
     """Return the error for files that cannot be followed; it says what to do."""
-    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}; choose pooling= and normalize=")
+    choose = advice("; choose {} and {}", pooling=..., normalize=...)
+    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}{choose}")

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
+from minibert.utils.wording import advice
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # what the format implies
 ROW_LIMIT = 64_000_000  # bytes in a line: a thousand times what BERT reads of a text
@@ -109,14 +110,14 @@ class FileSettings(TextSettings):
         if format_by_name(path) == FOLDER:
             if self.format is not None or self.delimiter is not None:
                 raise ValueError(
-                    f"{name} is a folder, which is read as one text per .txt file; leave out --format "
-                    "and --delimiter (format=, delimiter=), or name a file"
+                    f"{name} is a folder, which is read as one text per .txt file; leave out format and delimiter, or "
+                    "name a file"
                 )
             return FOLDER
         format = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
         if format not in FORMATS:
             raise ValueError(
-                f"{name} ends in .{format}, which is not a known format; name the format with --format (format=): "
+                f"{name} ends in .{format}, which is not a known format; name it{advice(' with {}', format=...)}: "
                 f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and format not in DELIMITERS:
@@ -230,9 +231,10 @@ def codec(encoding: str) -> str:
 def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> ValueError:
     """Return the error for bytes that are not text in this encoding."""
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    name = advice(", name its encoding: {}", encoding="utf-16" if utf16 else "cp1252")
     return ValueError(
-        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, name its "
-        f"encoding, --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=), or decompress it, if it is a .zip or .zst"
+        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8{name}, "
+        "or decompress it, if it is a .zip or .zst"
     )
 
 

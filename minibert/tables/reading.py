@@ -59,13 +59,14 @@ from minibert.tables.rows import (
     read_json_lines,
     read_parquet,
     read_table,
-    rows_of,
+    records_of,
     texts_in,
     without_quotes,
 )
 from minibert.tables.texts import FIRST, SCORE, SECOND, TEXT_COLUMNS, TextOrPair, as_text, is_missing
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, counted
+from minibert.utils.wording import advice, given
 
 DEFAULT = FileSettings()
 STANDARD_INPUT = "standard input"
@@ -113,7 +114,7 @@ class Table:
         self.is_file = self.format not in (FOLDER, MEMORY) and os.fspath(path) != "-"
         self.name = f"the {type(path).__name__}" if self.format == MEMORY else os.fspath(path)
         self.name = STANDARD_INPUT if self.name == "-" else self.name
-        self.data = rows_of(path, self.name) if self.format == MEMORY else []
+        self.data = records_of(path, self.name) if self.format == MEMORY else []
         self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
@@ -239,10 +240,11 @@ class Table:
         with suppress(ValueError):
             kind = "jsonl" if isinstance(parse_json(line), dict) else kind
         if kind:
+            ways = advice("; so is standard input with {}", format=kind)
+            ways += advice(", and {} reads each line as a text", format="txt")
             raise ValueError(
                 f"{self.name} begins with {brief(line.rstrip())}, a row of columns; a file named .{kind} is read as "
-                f"such; so is standard input with format={kind!r}, and format='txt' reads each line as a text "
-                "(predict, score: with --file -)"
+                f"such{ways} (predict, score: with --file -)"
             )
         return line
 
@@ -275,13 +277,13 @@ class Table:
         if [column.name for column in self.columns] == ["1"] and implied not in likely:
             likely = [implied, *likely]  # each line may be a text
         if len(likely) > 1 and not likely[0] == implied == "\t":
-            ways = " or ".join(f"--delimiter {shown(delimiter)}" for delimiter in likely)
-            raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
+            ways = " or ".join(given("delimiter", delimiter.replace("\t", "tab")) for delimiter in likely)
+            raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways}")
         likely = likely or (several if has_header(self.columns, ()) else []) or [implied]
         if likely[0] != implied:
+            confirm = advice("; {} confirms it", delimiter=likely[0].replace("\t", "tab"))
             warnings.warn(
-                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}; --delimiter "
-                f"{shown(likely[0])} (delimiter=) confirms it",
+                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}{confirm}",
                 stacklevel=2,
             )
         return likely[0]
@@ -305,8 +307,8 @@ class Table:
             label = cell.strip() if isinstance(cell, str) else cell
             if absent:
                 raise ValueError(
-                    f"{where} has the label {brief(label)}; each row needs one: fill it, or leave such rows out: "
-                    "--missing drop (missing=)"
+                    f"{where} has the label {brief(label)}; each row needs one: fill it"
+                    f"{advice(', or leave such rows out: {}', missing='drop')}"
                 )
             return label
         missing = "empty" if self.settings.missing == "empty" else "error"
@@ -316,10 +318,9 @@ class Table:
             return ""
         if absent or not isinstance(cell, str):
             wrong = f"{where} has {'an empty cell' if cell == '' else brief(cell)} as {brief(name)}, not a text"
-            drop = ", --missing drop leaves the row out" * (
-                column.role != "column"
-            )  # which may be embedded, row by row
-            hint = f"; fill it, or --missing empty reads an empty text{drop} (missing=)" * absent
+            hint = f"; fill it{advice(', or {} reads an empty text', missing='empty')}" * absent
+            if absent and column.role != "column":  # which may be embedded, row by row
+                hint += advice(", {} leaves the row out", missing="drop")
             raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
         return cell
 

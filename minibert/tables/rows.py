@@ -18,8 +18,9 @@ from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
+from minibert.utils.wording import advice
 
-TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
+ARROW_TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
 PlacedRows = Iterator[tuple[str, object]]  # objects and texts as they are in a file, alike
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
@@ -63,7 +64,7 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
             place = f"{name}, line {number},"
             if line.lstrip().startswith("["):
                 raise ValueError(
-                    f"{place} begins an array; the format of a JSON array is json: --format json (format=)"
+                    f"{place} begins an array; the format of a JSON array is json{advice(': {}', format='json')}"
                 )
             yield place, parsed(line, place)
 
@@ -85,7 +86,7 @@ def parsed(text: str, place: str) -> Any:
         raise ValueError(f"{place} is not JSON: {error}") from None
 
 
-def rows_of(data: Any, name: str) -> list[Any]:
+def records_of(data: Any, name: str) -> list[Any]:
     """Return the rows of a table or of a list in memory: objects, or lists of cells, or texts.
 
     data: what column_names knows, or a column of objects, of tuples or of texts. Raises TypeError for anything else,
@@ -184,7 +185,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
         raise too_much
-    texts = [field.name for field in file.schema_arrow if str(field.type) in TEXTS]
+    texts = [field.name for field in file.schema_arrow if str(field.type) in ARROW_TEXTS]
     held, row = 0, 1
     try:
         schema = file.read_row_groups([], columns=columns).schema

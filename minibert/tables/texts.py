@@ -11,6 +11,7 @@ import numpy as np
 
 from minibert.utils.files import AnyPath
 from minibert.utils.printing import brief, counted
+from minibert.utils.wording import advice
 
 TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
@@ -101,18 +102,20 @@ def as_text(text: object, row: int | str, missing: str) -> str:
         name = MISSING.get(str(text))
         if name is not None and missing == "empty":
             return ""
-        hint = f"; {PAIRS_HINT}; {VECTORS_HINT}" if isinstance(text, (list, tuple, np.ndarray)) else ""
+        several = isinstance(text, (list, tuple, np.ndarray))
+        hint = f"{advice('; ' + PAIRS_HINT, pairs=...)}; {VECTORS_HINT}" * several
         raise TypeError(
             f"row {row} is of type {type(text).__name__}, not a text{hint}"
             if name is None
-            else f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text"
+            else f"row {row} is {name}, not a text{advice('; use {} to treat it as an empty text', missing='empty')}"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:  # UTF-8 cannot encode half a character
         raise ValueError(
             f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
-            f"{error.start}; read the text as UTF-8, or replace it: text.encode(errors='replace').decode()"
+            f"{error.start}; read the text as UTF-8"
+            f"{advice(', or replace it: text.encode({}).decode()', errors='replace')}"
         ) from None
     return text
 

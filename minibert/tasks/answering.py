@@ -27,6 +27,7 @@ from minibert.tasks.settings import AnsweringSettings, ClassificationSettings
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.utils.printing import Figures, progress_bar, table
+from minibert.utils.wording import named
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label if the answer is not in the window
 
@@ -100,8 +101,8 @@ class Answering(AnsweringSettings, Task):
         least = max_question + (self.stride or 0) + special + 1
         if max_length < least:
             raise ValueError(
-                f"max_length is {max_length}; max_question {max_question} and stride {self.stride} need {least}: "
-                "raise max_length, or lower these"
+                f"{named('max_length')} is {max_length}; {named('max_question')} {max_question} and stride "
+                f"{self.stride} need {least}: raise the first, or lower these"
             )
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))

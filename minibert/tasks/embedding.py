@@ -36,10 +36,10 @@ from minibert.tasks.names import as_number
 from minibert.tasks.settings import EmbeddingSettings
 from minibert.tasks.vector_measures import SCORED, different_scores, retrieval_of, right_texts, similarity_of
 from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.utils.wording import advice
 
 MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
 NEGATIVE = "negative"  # columns of hard negatives have names that begin with this
-CHOOSE = "choose the columns: --text, --pair, and --label or --negatives (text=, pair=, label=, negatives=)"
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,16 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
         return as_columns(text, pair, negatives, label if pair and not negatives else None)
     cells = [[str(cell) for cell in row] for row in rows]
     if looks_like_header(cells) or (is_doubtful(cells) and cells[0] != cells[1]) or pair or label:
-        raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {CHOOSE}")
+        raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {choose_columns()}")
     numbers: list[str | None] = [str(number) for number in range(1, len(rows[0]) + 1)] if rows else [None]
     if len(numbers) == 3 and is_number(str(rows[0][2])):
         return as_columns(numbers[0], numbers[1], [], numbers[2])
     return as_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
+
+
+def choose_columns() -> str:
+    """Return the advice to name the columns."""
+    return advice("choose the columns: {}, {}, and {} or {}", text=..., pair=..., label=..., negatives=...)
 
 
 def as_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
@@ -131,7 +136,7 @@ class Embedding(EmbeddingSettings, Task):
         """Read the rows of a table, or one text per line. Raises ValueError, with the place, for invalid content."""
         is_input = isinstance(path, str) and path == "-"
         if is_input and self.text is None and self.format not in (None, "txt"):
-            raise ValueError(f"standard input is read only once; {CHOOSE}")
+            raise ValueError(f"standard input is read only once; {choose_columns()}")
         where = str(path) if isinstance(path, str | os.PathLike) else "the data"
         columns = self.columns_of([] if is_input else peek(path, self), where)
         with Table(path, columns, self) as table:
@@ -164,7 +169,8 @@ class Embedding(EmbeddingSettings, Task):
         """Return []. Raises ValueError if no text differs from the others, or similarities are not on the scale."""
         if data.similarity is None:
             if self.loss == "cosine":
-                raise ValueError("loss is 'cosine', and the rows have no similarity; name its column (--label, label=)")
+                column = advice("; name its column: {}", label=...)
+                raise ValueError(f"loss is 'cosine', and the rows have no similarity{column}")
             if len(set(data.columns[min(1, len(data.columns) - 1)])) < 2:
                 raise ValueError(f"all {len(data)} rows have the same text; vectors are learned from different ones")
         elif self.loss == "cosent" and len(set(data.similarity)) < 2:
@@ -173,8 +179,8 @@ class Embedding(EmbeddingSettings, Task):
             for row, value in enumerate(data.similarity):
                 if not 0 <= value <= self.highest:
                     raise ValueError(
-                        f"row {row} has the similarity {value:g}; it must be from 0 to {self.highest:g}; if equal "
-                        f"texts have {max(data.similarity):g}, add --highest {max(data.similarity):g} (highest=)"
+                        f"row {row} has the similarity {value:g}; it must be from 0 to {self.highest:g}"
+                        f"{advice('; name the similarity of equal texts: {}', highest=max(data.similarity))}"
                     )
         return []
 

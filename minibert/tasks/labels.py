@@ -35,6 +35,7 @@ from minibert.tasks.names import (
     of_matrix,
 )
 from minibert.utils.printing import Figures, beside, block, brief, counted
+from minibert.utils.wording import advice, named
 
 # ---------------------------------------------------------------------------------------------------------------
 # Validation
@@ -106,7 +107,7 @@ class SingleLabel:
         if isinstance(value, ARRAYS) and len(value) > 1:
             raise ValueError(
                 f"{where} has the label {brief(given)}, which is an array; several labels of a text are learned by "
-                "`minibert finetune classify --separator ,` (separator=)"
+                f"`minibert finetune classify` with a separator{advice(', {}', separator=',')}"
             )
         return as_label(given, where)
 
@@ -342,7 +343,7 @@ def class_weights(
     weights = [given.get(label, 1.0) for label in labels]
     if not given.keys() <= set(labels) or not any(weights) or not all(0 <= weight < np.inf for weight in weights):
         raise ValueError(
-            f"class_weight is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them above 0, for "
-            f"labels of {listed(list(labels))}"
+            f"{named('class_weight')} is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them "
+            f"above 0, for labels of {listed(list(labels))}"
         )
     return weights

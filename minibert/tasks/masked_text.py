@@ -42,6 +42,7 @@ from minibert.utils.device import move
 from minibert.utils.files import AnyPath
 from minibert.utils.inference import inference
 from minibert.utils.printing import Figures, block, counted, progress_bar
+from minibert.utils.wording import named
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -72,7 +73,9 @@ def fill_mask(
     if not model.head_is_trained:
         raise ValueError("the head 'masked-lm' was never trained, so its guesses would mean nothing; train it first")
     if not 1 <= top_k <= model.config.vocab_size:
-        raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary")
+        raise ValueError(
+            f"{named('top_k')} is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary"
+        )
     tokens = tokenizer.encode_texts(as_texts([text]))
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     return guesses_in(text, tokens.ids[0], model, tokenizer, top_k, "the text")[0]
@@ -225,7 +228,7 @@ class MaskedText(MaskedTextSettings, Task):
         examples: list[Example] = []
         tokens = unknown = 0
         for document in progress_bar(data.documents, "encoding", unit="document"):
-            for row in rows_of(document, tokenizer, max_length):
+            for row in rows_of_document(document, tokenizer, max_length):
                 tokens += len(row)
                 unknown += row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
@@ -304,7 +307,7 @@ class MaskedText(MaskedTextSettings, Task):
         return lines
 
 
-def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
+def rows_of_document(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """Yield the ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
     room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []

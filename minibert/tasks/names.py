@@ -25,7 +25,7 @@ Names = tuple[str, ...]  # of the labels of a text
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
 COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # a number with a decimal comma, perhaps
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)  # 1,234 is 1234 to some and 1.234 to others
-REGRESSION = "; `minibert finetune classify --regression` learns numbers (regression=)"
+REGRESSION = "; `minibert finetune classify --regression` learns numbers"
 UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, ...
 ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
 PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']

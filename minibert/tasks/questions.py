@@ -25,6 +25,7 @@ from minibert.tasks.names import parsed
 from minibert.tasks.settings import AnsweringSettings
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
+from minibert.utils.wording import advice
 
 COLUMNS = Column("text", "question", ()), Column("pair", "context", ())
 TEXTS = ("answer_text", "answer", "answers.text", "text")  # columns of a table with one answer
@@ -57,8 +58,8 @@ class Question:
             if there != text or not text.strip():
                 raise ValueError(
                     f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
-                    f"{brief(there[:60])}; correct answer_start, or let --repair (repair=True) search near it, and "
-                    "leave out what is not in the passage"
+                    f"{brief(there[:60])}; correct answer_start"
+                    f"{advice(', or let {} search near it, and leave out what is not in the passage', repair=True)}"
                 )
 
 
@@ -143,7 +144,7 @@ def records(path: Any, settings: FileSettings) -> Iterator[Record]:
         try:
             content = parse_json(text)
         except ValueError as error:
-            hint = "with an object on each line its format is jsonl: --format jsonl (format=)"
+            hint = f"with an object on each line its format is jsonl{advice(': {}', format='jsonl')}"
             raise not_squad(name, f"{error}; {hint}") from None
         yield from squad_records(content, name)
         return
@@ -195,7 +196,8 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
     for answer in given:
         start = answer.get("answer_start")
         if start is None and not repair:
-            raise ValueError("no 'answer_start'; --repair (repair=True) takes the first place where the answer occurs")
+            way = advice("; {} takes the first place where the answer occurs", repair=True)
+            raise ValueError(f"no 'answer_start'{way}")
         golds.append(Gold(answer["text"], start if isinstance(start, int) else int(float(start or 0))))
     return golds
 

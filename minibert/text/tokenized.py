@@ -20,6 +20,7 @@ from torch import Tensor
 
 from minibert.utils.habits import ATTRIBUTES, Habits
 from minibert.utils.printing import brief, counted
+from minibert.utils.wording import advice, named
 
 
 @contextmanager
@@ -87,14 +88,14 @@ def read_template(
         doubled = cls[0] == "<s>"
         return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))
     between = tuple(pair.ids[1 + len(a) : -1 - len(b)])
-    found = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
+    template = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
     known = all(backend.id_to_token(id) is not None for id in pair.ids)
     if known and (alone.ids, pair.ids, pair.type_ids) == (
-        found.row(a),
-        found.row(a, b),
-        found.segments(len(a), len(b)),
+        template.row(a),
+        template.row(a, b),
+        template.segments(len(a), len(b)),
     ):
-        return found
+        return template
     raise ValueError(
         f"{source}: post_processor turns a pair into {' '.join(pair.tokens)} with segments {pair.type_ids}, and one "
         f"text into {' '.join(alone.tokens)}; supported are [CLS] A [SEP] B [SEP] and <s> A </s></s> B </s>"
@@ -218,7 +219,8 @@ def in_windows(ids: Sequence[int], room: int, stride: int | None = None) -> list
     """
     stride = max(1, room // 2) if stride is None else stride
     if stride > room:
-        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise max_length")
+        limit = named("max_length")
+        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise {limit}")
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
 
@@ -251,7 +253,7 @@ def token_stats(
         count, whole = lengths[too_long[0]]
         raise ValueError(
             f"row {first_row + too_long[0]} has {'' if whole else 'at least '}{count + specials} tokens, more than "
-            f"max_length {max_length}; shorten it, or use long='cut' (truncation='warn') to cut it"
+            f"{named('max_length')} {max_length}; shorten it{advice(', or use {} to cut it', long='cut')}"
         )
     several = [count for count in windows if count > 1]
     return TokenStats(

@@ -6,5 +6,5 @@ In reading order:
     ablation  the tensors again, with one head switched off or one token masked
     numbers   the numbers that the page draws, packed
     page      the page, and links to the lines of the source
-    run       the run of the model, and the command
+    trace     the run of the model, and the command
 """

@@ -41,7 +41,7 @@ from minibert.vectors.recipe import Recipe
 UNITS = 6  # listed for each token
 
 
-class Prediction(NamedTuple):
+class MaskGuesses(NamedTuple):
     """What the masked language model predicts at one [MASK]."""
 
     place: int  # of the [MASK] among the tokens
@@ -139,7 +139,7 @@ class Journey:
     layers: list[dict[str, Tensor]]  # L of them: the tensors of a layer by their stages in hooks.py
     units: list[Units]  # L of them
     pooled: Tensor | None  # (D); None without a pooler
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[MaskGuesses] = field(default_factory=list)
     decision: Decision | None = None
     ablation: Ablation | None = None
     notes: list[str] = field(default_factory=list)  # what a reader of the page should know

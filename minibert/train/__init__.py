@@ -12,7 +12,7 @@ In reading order:
     run             one run of any training, and the folder it writes
     start           the model with which fine-tuning starts: its head kept or new, layers frozen
     finetuning      a task head on top, and all of it trained on one task's data
-    embedding       sentence vectors, whose loss compares all texts of a step
+    sentence_vectors  sentence vectors, whose loss compares all texts of a step
     estimator       both from Python: a function for every task, and a scikit-learn classifier
     vocabulary      a WordPiece vocabulary learned from text
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens

@@ -132,12 +132,12 @@ class NextSentencePairs(Pairing):
         if len(documents) == 1 and after - first == 1:
             return None, after
         cut = first + 1 if after - first == 1 else random.randint(first + 1, after - 1)
-        a = joined(document[first:cut])
+        a = one_text(document[first:cut])
         if len(documents) == 1 or (cut < after and random.random() < 0.5):
-            return packing.pair(a, joined(document[cut:after]), {self.label: 0}, random), after
+            return packing.pair(a, one_text(document[cut:after]), {self.label: 0}, random), after
         other = documents[(number + random.randint(1, len(documents) - 1)) % len(documents)]
         begin = random.randrange(len(other))
-        b = joined(other[begin : end_of_text(other, begin, max(SHORTEST, target - len(a)))])
+        b = one_text(other[begin : end_of_text(other, begin, max(SHORTEST, target - len(a)))])
         return packing.pair(a, b, {self.label: 1}, random), cut
 
 
@@ -158,8 +158,8 @@ class SentenceOrder(Pairing):
         sentences = document[span.start : after]
         if len(sentences) > 1:
             cut = random.randint(1, len(sentences) - 1)
-            a = joined(sentences[:cut])
-            b = joined(sentences[cut:])
+            a = one_text(sentences[:cut])
+            b = one_text(sentences[cut:])
         elif len(sentences[0]) > 1:
             cut = random.randint(1, len(sentences[0]) - 1)
             a = sentences[0][:cut]
@@ -199,12 +199,12 @@ class Packing:
         first = 0
         most = self.text_length
         if self.pairing is None:
-            document = [[id] for id in joined(document)]  # a single text may end anywhere, and no token is lost
+            document = [[id] for id in one_text(document)]  # a single text may end anywhere, and no token is lost
         while first < len(document):
             target = random.randint(min(SHORTEST, most), most) if random.random() < SHORT else most
             after = end_of_text(document, first, target)
             if self.pairing is None:
-                ids = joined(document[first:after])
+                ids = one_text(document[first:after])
                 yield Example(self.template.row(ids), self.template.segments(len(ids)))
             else:
                 row, after = self.pairing.row(self, documents, number, range(first, after), target, random)
@@ -224,7 +224,7 @@ def end_of_text(document: Document, first: int, target: int) -> int:
     return next((end for end, length in enumerate(lengths, start=first + 1) if length >= target), len(document))
 
 
-def joined(sentences: Sequence[list[int]]) -> list[int]:
+def one_text(sentences: Sequence[list[int]]) -> list[int]:
     """Return the tokens of sentences, concatenated."""
     return [id for sentence in sentences for id in sentence]
 

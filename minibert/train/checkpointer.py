@@ -34,6 +34,7 @@ from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 from minibert.utils.files import final_name, lock_file, read_json, regular, write_text_atomically
 from minibert.utils.outputs import OTHER
+from minibert.utils.wording import advice
 
 RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
@@ -123,8 +124,8 @@ class Checkpointer:
                 for name in names
             )
             raise ValueError(
-                f"{self.folder} holds a run that differs in: {changes}; resume it with the same settings and data, or "
-                "start again (restart=True)"
+                f"{self.folder} holds a run that differs in: {changes}; resume it with the same settings and data"
+                f"{advice(', or start again: {}', restart=True)}"
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
@@ -158,7 +159,7 @@ class Checkpointer:
                 later.unlink()
             return path, progress
         if unreadable:
-            raise ValueError(f"no state in {self.folder} can be read; start again (restart=True)")
+            raise ValueError(f"no state in {self.folder} can be read{advice('; start again: {}', restart=True)}")
         return None, Progress()
 
     def has_best(self, model: nn.Module, progress: Progress) -> bool:
@@ -251,7 +252,7 @@ class Checkpointer:
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
                 f"{self.folder / BEST}, the weights of the best epoch, cannot be read ({error}); put a copy of the "
-                "file back, or train again (restart=True)"
+                f"file back{advice(', or train again: {}', restart=True)}"
             ) from None
         return tensors
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from minibert.prediction.packed import FunctionModule
 from minibert.utils.device import choose_device
 from minibert.utils.printing import cut
+from minibert.utils.wording import named
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
@@ -128,7 +129,7 @@ class DistributedContext:
                 for name in names
             )
             raise ValueError(
-                f"rank {self.rank} differs from rank 0: {changes}; start all with the same settings, data and out="
+                f"rank {self.rank} differs from rank 0: {changes}; start all with the same settings, data and output"
             )
         if any(differing(config, other) for other in configs):
             with suppress(RuntimeError):  # until that rank has ended: torchrun ends all when one ends, printed or not
@@ -211,8 +212,8 @@ def check(batch_size: int) -> None:
     ranks = context().size
     if batch_size % ranks:
         raise ValueError(
-            f"batch_size is {batch_size}, the size of the whole batch, which {ranks} processes share evenly; choose a "
-            f"multiple of {ranks}, such as {max(1, round(batch_size / ranks)) * ranks}"
+            f"{named('batch_size')} is {batch_size}, the size of the whole batch, which {ranks} processes share "
+            f"evenly; choose a multiple of {ranks}, such as {max(1, round(batch_size / ranks)) * ranks}"
         )
 
 

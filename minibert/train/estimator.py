@@ -23,8 +23,8 @@ from minibert.tasks.classification import Classification
 from minibert.tasks.embedding import Embedding
 from minibert.tasks.labels import MultiLabel
 from minibert.tasks.names import as_label
-from minibert.train.embedding import EmbeddingRun
 from minibert.train.finetuning import FinetuneRun, as_data
+from minibert.train.sentence_vectors import EmbeddingRun
 from minibert.train.settings import FinetuneSettings
 from minibert.utils.device import choose_device
 from minibert.utils.files import AnyPath, user_path

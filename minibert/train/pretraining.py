@@ -24,7 +24,7 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, joined, masked
+from minibert.train.batches import NextSentencePairs, Packing, SentenceOrder, Stream, masked, one_text
 from minibert.train.corpus import FORMAT, CorpusFile, Document
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Goal, Run, resolve_precision
@@ -33,6 +33,7 @@ from minibert.utils.files import AnyPath, read_json, regular, user_path
 from minibert.utils.outputs import check_folder
 from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
+from minibert.utils.wording import advice
 
 HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
@@ -90,7 +91,7 @@ class PretrainRun(Run):
         stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
-            raise ValueError(f"{rest.path} gives no row of held-out text; name another file: dev=")
+            raise ValueError(f"{rest.path} gives no row of held-out text{advice('; name another file: {}', dev=...)}")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings = resolve_precision(settings, epochs=1)
@@ -212,7 +213,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
     tokenized = {number: corpus.tokenized(number, tokenizer) for number in windows}
     rows = [row for number, documents in tokenized.items() for row in packing.rows(documents, Random(number))]
     sentences = Counter(chain.from_iterable(texts))
-    ids = [id for documents in tokenized.values() for document in documents for id in joined(document)]
+    ids = [id for documents in tokenized.values() for document in documents for id in one_text(document)]
     stats = {
         "examined": len(windows) / max(1, corpus.windows),
         "documents": len(texts),
@@ -221,7 +222,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "rows": len(rows),
         "single": sum(len(document) == 1 for document in texts) / max(1, len(texts)),
         "repeated": 1 - len(sentences) / max(1, sentences.total()),
-        "one_token": sum(len(joined(document)) == 1 for documents in tokenized.values() for document in documents),
+        "one_token": sum(len(one_text(document)) == 1 for documents in tokenized.values() for document in documents),
         "unknown": ids.count(tokenizer.unk_id) / max(1, len(ids)),
     }
     labels = [label for row in rows for label in row.labels.values()]  # of pairs: 1 for a random second text
@@ -231,8 +232,8 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         f"{stats['unknown']:.0%} of its tokens are unknown to the vocabulary; learn one from it: minibert vocab": (
             stats["unknown"] > MOST_UNKNOWN
         ),
-        "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
-        "paragraphs=True)": packing.pairing and stats["single"] == 1,
+        "each document has one sentence, so none follows another"
+        f"{advice(' (is each line a paragraph? {})', paragraphs=True)}": packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
         f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentencePairs) and texts and too_few,
         "it gives no row to learn from": not rows,
@@ -251,7 +252,7 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
     A masked language model that does not beat the second has learned nothing of the context. K smooths the counts of
     unseen pairs (Bayesian smoothing with a Dirichlet prior: MacKay and Peto 1995).
     """
-    texts = [joined(document) for document in documents]
+    texts = [one_text(document) for document in documents]
     tokens = Counter(chain.from_iterable(texts))
     pairs = Counter(pair for ids in texts for pair in pairwise(ids))
     before = Counter(id for ids in texts for id in ids[:-1])

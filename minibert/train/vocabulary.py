@@ -123,7 +123,7 @@ def check_words(words: Mapping[str, int], counted: Counter[str], size: int, sour
     if size < needed:
         raise ValueError(
             f"size is {size:,}, and {needed:,} tokens are needed to write all {different:,} characters of the corpus, "
-            f"at the beginning of a word and inside; choose {needed:,} or more (--size), or remove rare characters"
+            f"at the beginning of a word and inside; choose {needed:,} or more, or remove rare characters"
         )
 
 

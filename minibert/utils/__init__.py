@@ -3,6 +3,7 @@
 In reading order:
 
     printing   values in messages, reports, progress, how to install an extra
+    wording    how a message names a setting: in Python, on the command line
     habits     names of other libraries, and what is here in their place
     files      untrusted input is read within limits, output appears whole
     outputs    no file that minibert did not write is replaced

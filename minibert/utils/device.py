@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minibert.utils.printing import brief
+from minibert.utils.wording import advice
 
 PRECISIONS = {
     "float32": torch.float32,
@@ -29,7 +30,9 @@ def check_device(device: str | torch.device) -> None:
     kind, _, number = str(device).partition(":")
     if (number and not number.isdecimal()) or int(number or 0) >= device_count(kind):
         found = ", ".join(f"{device_count(name)} {name}" for name in ("cpu", "cuda", "mps"))
-        raise ValueError(f"device {brief(str(device))} is not available; torch has these: {found}; use device='cpu'")
+        raise ValueError(
+            f"device {brief(str(device))} is not available; torch has these: {found}{advice('; use {}', device='cpu')}"
+        )
 
 
 def device_count(kind: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from minibert.utils.printing import did_you_mean
+from minibert.utils.wording import advice
 
 # Attributes and methods, of a class or of `minibert` itself.
 ATTRIBUTES = {
@@ -68,34 +69,34 @@ KINDS = {
     r"\w+TrainingArguments": "TrainingArguments",
     r"(\w*cos_sim|dot_score)": "similarity",
 }
-# Arguments, of functions and of settings.
+# Arguments, of functions and of settings: what ours is called, or a sentence.
 ARGUMENTS = {
-    "batch_size": "use batch_tokens=, the number of tokens in a batch",
-    "normalize_embeddings": "use normalize=",
+    "batch_size": "batch_tokens",
+    "normalize_embeddings": "normalize",
     "convert_to_tensor": "vectors are a numpy array; torch.from_numpy(vectors) makes it a tensor",
     "convert_to_numpy": "vectors are always a numpy array; leave it out",
     "show_progress_bar": "long work always shows a bar; leave it out",
-    "max_seq_length": "use max_length=",
-    "pooling_mode": "use pooling=",
+    "max_seq_length": "max_length",
+    "pooling_mode": "pooling",
     "prompt": "write it before each text",
     "prompt_name": "write the prompt before each text",
-    "truncate_dim": "use dimensions=",
-    "truncation": "use long='cut', 'error' or 'windows'",
+    "truncate_dim": "dimensions",
+    "truncation": "long",
     "output_value": "minibert.load(name)(**batch) returns the states of all tokens",
-    "model_name_or_path": "use model=",
-    "torch_dtype": "use dtype=",
-    "attn_implementation": "use attention=",
-    "device_map": "use device=",
+    "model_name_or_path": "model",
+    "torch_dtype": "dtype",
+    "attn_implementation": "attention",
+    "device_map": "device",
     "output_attentions": "pass it when you call the model",
     "output_hidden_states": "pass it when you call the model",
-    "num_train_epochs": "use epochs=",
-    "per_device_train_batch_size": "use batch_size=",
-    "gradient_accumulation_steps": "use accumulate=",
-    "warmup_ratio": "use warmup=",
-    "max_grad_norm": "use clip=",
-    "output_dir": "use out=",
-    "lr": "use learning_rate=",
-    "text_pair": "use pairs=",
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "accumulate",
+    "warmup_ratio": "warmup",
+    "max_grad_norm": "clip",
+    "output_dir": "out",
+    "lr": "learning_rate",
+    "text_pair": "pairs",
     "add_special_tokens": "tokenizer.encode(text, add_special_tokens=False) leaves them out",
     "is_split_into_words": "join the words with spaces; to predict tags, use pretokenized=True",
     "pad_to_multiple_of": "use padding='max_length' and max_length=",
@@ -105,14 +106,14 @@ ARGUMENTS = {
     "return_overflowing_tokens": "use tokenizer.encode_texts(texts, long='windows')",
     "return_special_tokens_mask": "a batch always has special_tokens_mask; leave it out",
     "return_token_type_ids": "a batch always has token_type_ids; leave it out",
-    "top_k": "use top=",
-    "num_heads": "use num_attention_heads=",
-    "num_layers": "use num_hidden_layers=",
+    "top_k": "top",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
     "use_fast": "there is only one tokenizer; leave it out",
-    "do_lower_case": "use lowercase=",
-    "max_steps": "use steps=",
-    "eval_dataset": "use dev=",
-    "random_state": "use seed=",
+    "do_lower_case": "lowercase",
+    "max_steps": "steps",
+    "eval_dataset": "dev",
+    "random_state": "seed",
     "cache_dir": "set MINIBERT_WEIGHTS or HF_HUB_CACHE in the environment",
     "trust_remote_code": "code in a checkpoint is never run; leave it out",
     "aggregation_strategy": "the tokens of an entity are always joined; leave it out",
@@ -138,11 +139,15 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], wha
     """Raise TypeError for the first unknown name; it says what minibert calls it, or the nearest known name."""
     for name in given:
         if name not in known:
-            hint = f"; {ARGUMENTS[name]}" if name in ARGUMENTS else did_you_mean(name, known)
-            ours = re.match("; use (.*?)=", hint)
-            if not hint or (ours and ours[1] not in known):
-                hint = f"; choose from {', '.join(known)}"
-            raise TypeError(f"{owner} has no {what} {name}{hint}")
+            ours = ARGUMENTS.get(name, "")
+            near = argument(name) if " " in ours or ours in known else "" if ours else did_you_mean(name, known)
+            raise TypeError(f"{owner} has no {what} {name}{near or '; choose from ' + ', '.join(known)}")
+
+
+def argument(name: str) -> str:
+    """Return the advice for an argument or option of other libraries; "" for any other name."""
+    ours = ARGUMENTS.get(name, "")
+    return f"; {ours}" if " " in ours else advice("; use {}", **{ours: ...}) if ours else ""
 
 
 def in_place_of(name: str) -> str:

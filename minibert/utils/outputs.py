@@ -26,6 +26,7 @@ from minibert.utils.files import (
     write_text_atomically,
 )
 from minibert.utils.printing import cut
+from minibert.utils.wording import advice
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}
 OTHER = "name another --out"
@@ -46,7 +47,7 @@ def check_file(out: Path, overwrite: bool = False, *, endings: Sequence[str] = (
     if out.exists():
         regular(out, f"file; {OTHER}")
         if not overwrite:
-            raise ValueError(f"{out} is there already; {OTHER}, or replace it: overwrite=True")
+            raise ValueError(f"{out} is there already; {OTHER}{advice(', or replace it: {}', overwrite=True)}")
 
 
 def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> None:
@@ -63,8 +64,8 @@ def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> N
         raise ValueError(f"{out} is where a file system is mounted, and cannot be replaced; name a folder in it")
     if not overwrite and any(out.iterdir()):
         raise ValueError(
-            f"{out} is there already and holds {listing(out)}; {OTHER}, or replace what minibert wrote there: "
-            "overwrite=True"
+            f"{out} is there already and holds {listing(out)}; {OTHER}"
+            f"{advice(', or replace what minibert wrote there: {}', overwrite=True)}"
         )
     if foreign := foreign_files(out):
         names = ", ".join(cut(str(path.relative_to(out))) for path in foreign[:9])

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from minibert.utils.habits import refuse_unknown
 from minibert.utils.printing import brief
+from minibert.utils.wording import named
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
@@ -116,9 +117,9 @@ def check(settings: Any) -> None:
         if optional and value is None:
             continue
         if kind is bool and one.metadata and not isinstance(value, bool):
-            raise TypeError(f"{one.name} is {brief(value)}; it must be True or False")
+            raise TypeError(f"{named(one.name)} is {brief(value)}; it must be True or False")
         if choices and value not in choices:
-            raise ValueError(f"{one.name} is {brief(value)}; choose from {', '.join(choices)}")
+            raise ValueError(f"{named(one.name)} is {brief(value)}; choose from {', '.join(choices)}")
         if kind in (int, float):
             check_number(one.name, value, kind, **one.metadata.get("limits", {}))
 
@@ -137,6 +138,7 @@ def check_number(
     Raises TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range.
     """
     value = plain(value)
+    name = named(name)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
     finite = kind is int or abs(value) <= sys.float_info.max  # JSON has integers that no float can hold

@@ -27,6 +27,7 @@ from minibert.tables.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, final_name, lock_file, read_json, regular, write_text_atomically
 from minibert.utils.printing import brief
+from minibert.utils.wording import advice
 from minibert.vectors.embedder import Chunk
 from minibert.vectors.readable import Matrix
 
@@ -65,7 +66,7 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                 if before.get(name) != settings[name]:
                     raise ValueError(
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
-                        f"{settings[name]!r}; use the earlier settings, or start again (restart=True)"
+                        f"{settings[name]!r}; use the earlier settings{advice(', or start again: {}', restart=True)}"
                     )
             write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
@@ -175,7 +176,7 @@ class Parts:
         """Return the error for a part of other texts."""
         return ValueError(
             f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
-            "use the earlier texts, or start again (restart=True)"
+            f"use the earlier texts{advice(', or start again: {}', restart=True)}"
         )
 
     def add(self, number: int, chunk: Chunk) -> None:

@@ -26,6 +26,7 @@ from minibert.tables.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, matching_files, user_path
 from minibert.utils.printing import require
+from minibert.utils.wording import advice
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
@@ -234,8 +235,8 @@ def check_alike(shards: Sequence[Shard]) -> None:
         if first != other:
             raise ValueError(
                 f"{shards[0].out} was computed in {first}, and {shard.out} in {other}, on another device or with other "
-                "settings of torch; let all workers compute alike, and remove the shards that differ, or start again "
-                "(restart=True)"
+                "settings of torch; let all workers compute alike, and remove the shards that differ"
+                f"{advice(', or start again: {}', restart=True)}"
             )
 
 

@@ -12,7 +12,7 @@ import torch
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.bench import embedding, harness, results
+from minibert.bench import harness, results
 
 BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 
@@ -23,7 +23,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         harness, "new_process", partial(ThreadPoolExecutor, initializer=torch.set_num_threads, initargs=(1,))
     )
-    monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
+    monkeypatch.setattr(embed, "PRODUCT_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from minibert.bench import harness, report
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import Contestant, Equality, Spread
-from minibert.bench.settings import BenchSettings
 
 
 def test_the_ratio_is_the_median_of_the_ratios_of_the_rounds(row: Any, result: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_process_that_is_terminated_unlinks_its_semaphores(tmp_path: Path) -> 
 def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer() -> None:
     code = (
         "import torch; before = torch.get_num_threads(), torch.get_float32_matmul_precision();"
-        "import sys; from minibert.bench import report, embedding, serving;"
+        "import sys; from minibert.bench import report, embed, serving;"
         "print(before == (torch.get_num_threads(), torch.get_float32_matmul_precision()),"
         "'transformers' in sys.modules, 'onnxruntime' in sys.modules, 'matplotlib' in sys.modules)"
     )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from minibert.bench import harness, serving
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import Context, Sample
-from minibert.bench.settings import BenchSettings
 from minibert.cli import main as cli
 
 

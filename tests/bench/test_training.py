@@ -16,8 +16,8 @@ from torch import Tensor
 
 import minibert
 from minibert.bench import harness, training
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import Contestant, Context
-from minibert.bench.settings import BenchSettings
 from minibert.bench.training import BATCH, LENGTH, TOLERANCE, MinibertTrainer, TransformersTrainer, compare_training
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT

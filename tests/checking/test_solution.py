@@ -161,6 +161,6 @@ def test_a_file_that_changes_is_checked_again(write: Write, monkeypatch: pytest.
 
     check = minibert.check
     monkeypatch.setattr("minibert.cli.check.time.sleep", sleep)
-    monkeypatch.setattr("minibert.checking.run.check", checked)
+    monkeypatch.setattr("minibert.checking.check.check", checked)
     run("check", path, "--stage", "gelu", "--watch", status=130)
     assert [report.ok for report in reports] == [False, True]

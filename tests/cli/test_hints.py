@@ -9,7 +9,7 @@ import pytest
 from support.words import write_words_checkpoint
 
 from minibert.cli.main import COMMANDS, main
-from minibert.cli.shared import check_texts, in_options
+from minibert.cli.shared import check_texts
 
 Refuse = Callable[[str], str]
 # What only Python takes: an argument, a call, a name with an underscore that no file has.
@@ -95,7 +95,7 @@ def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_a
     [
         ("finetune classify train.tsv --lr 1e-4", "use --learning-rate;"),
         ("finetune tag train.tsv --num-train-epochs=3", "use --epochs;"),
-        ("embed train.tsv --batch-size 8", "use --batch-tokens,"),
+        ("embed train.tsv --batch-size 8", "use --batch-tokens;"),
         ("search x.npy one --top-k 3", "use --top;"),
         ("pretrain long.txt --output_dir x", "use --out;"),
     ],
@@ -274,40 +274,3 @@ def test_no_error_of_the_command_line_names_a_python_argument(line: str, refuse:
 def test_every_command_was_tried() -> None:
     tried = [name for name in COMMANDS if any(line.startswith(name + " ") for line in WRONG)]
     assert set(COMMANDS) - set(tried) == {"download"}
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("start again (restart=True)", "start again (--restart)"),
-        (
-            "batch_tokens is 0; use long='cut' or missing='empty'",
-            "--batch-tokens is 0; use --long cut or --missing empty",
-        ),
-        ("it is normalized; normalize=False leaves it", "it is normalized; --no-normalize leaves it"),
-        (
-            "long is 'windows'; choose pooling= and delimiter=';'",
-            "--long is 'windows'; choose --pooling and --delimiter ';'",
-        ),
-        ("fill it: --missing empty (missing=)", "fill it: --missing empty"),
-        ("it has no head; new_head=True makes one; train it", "it has no head; train it"),
-        ("it needs a tokenizer; pass tokenizer=load_tokenizer(...)", "it needs a tokenizer"),
-        (
-            "no column 'max_length' in max_length.csv, in data/long=x",
-            "no column 'max_length' in max_length.csv, in data/long=x",
-        ),
-    ],
-)
-def test_a_setting_is_shown_as_the_option_that_it_is(message: str, shown: str) -> None:
-    names = (
-        "restart",
-        "batch-tokens",
-        "long",
-        "missing",
-        "normalize",
-        "no-normalize",
-        "pooling",
-        "delimiter",
-        "max-length",
-    )
-    assert in_options(message, [f"--{name}" for name in names]) == shown

@@ -229,6 +229,8 @@ def test_predict_reads_the_files_of_its_task(home: Path, run: Any, tmp_path: Pat
             ("a", "the film", first),
             ("", "x", second),
         ]
+    question = json.dumps({"question": "the film", "choices": ["good", "bad"]})
+    assert run("predict", home / "choose", stdin=f"{question}\n".encode())
     (tmp_path / "swag.csv").write_text("sent1,sent2,ending0,ending1\nthe film,it,is good,is bad\n")
     assert "it is" in run("predict", home / "choose", "--file", tmp_path / "swag.csv")
     assert "--pair" in run("predict", home / "choose", "--file", tmp_path / "swag.csv", "--text", "sent1", status=2)
@@ -259,11 +261,6 @@ def test_a_table_on_standard_input_is_refused_with_its_format(
     argv = ["predict", home / kind, "--file", "-", "--format"]
     assert run(*argv, "txt", stdin=b"good\tfilm\n")
     assert run(*argv, format, "--text", "1" if format == "tsv" else "text", stdin=stdin)
-
-
-def test_questions_with_choices_are_json_on_standard_input(home: Path, run: Any) -> None:
-    question = {"question": "the film", "choices": ["good", "bad"]}
-    assert run("predict", home / "choose", stdin=json.dumps(question).encode() + b"\n")
 
 
 def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Any) -> None:
@@ -353,10 +350,9 @@ def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Any, tmp
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_overwrite_replaces_a_table(ending: str, home: Path, run: Any, tmp_path: Path) -> None:
-    data, out = write_table(tmp_path / "in.jsonl", rows_for("frozen")), tmp_path / f"out{ending}"
-    argv = ["predict", home / "frozen", "--file", data, *columns_for("frozen"), "--out", out]
+def test_overwrite_replaces_a_table(home: Path, run: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    argv = ["predict", home / "frozen", "a film", "--out", out]
     out.write_bytes(b"mine")
     assert "--overwrite" in run(*argv, status=2)
     assert out.read_bytes() == b"mine"
@@ -367,10 +363,10 @@ def test_overwrite_replaces_a_table(ending: str, home: Path, run: Any, tmp_path:
 # -- evaluate
 
 
-def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: Any, tmp_path: Path) -> None:
+def test_evaluate_and_predict_remember_the_columns_of_the_training_data(home: Path, run: Any, tmp_path: Path) -> None:
     texts, labels = labelled()
-    rows = [{"id": "1", "Text der Nachricht": a, "kind": b} for a, b in zip(texts, labels, strict=True)]
-    columns = ["--text", "Text der Nachricht", "--label", "kind", "--delimiter", ";", "--encoding", "cp1252"]
+    rows = [{"id": 1, "Größe": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
+    columns = ["--text", "Größe", "--pair", "b", "--label", "kind", "--delimiter", ";", "--encoding", "cp1252"]
     data = write_table(tmp_path / "train.csv", rows, ";", "cp1252")
     model = ["--model", home / "encoder"]
     out = run("classify", "train", data, *columns, "--out", tmp_path / "frozen", *model, "--folds", 0)
@@ -381,9 +377,15 @@ def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: An
         assert "24 rows" in run("evaluate", tmp_path / name, data)
         assert "24 rows" in run("evaluate", tmp_path / name, others)
         assert "'x'" in run("evaluate", tmp_path / name, data, "--text", "x", status=2)
-        run("predict", tmp_path / name, "--file", data, "--out", tmp_path / f"{name}.tsv")
-        (tmp_path / "plain.txt").write_text("good film\n")  # has no columns
-        assert run("predict", tmp_path / name, "--file", tmp_path / "plain.txt").endswith("\tgood film\n")
+        lines = run("predict", tmp_path / name, "--file", data).splitlines()
+        assert [line.split("\t")[2:] for line in lines] == [[row["Größe"], row["b"]] for row in rows]
+        assert run("predict", tmp_path / name, stdin=b"the film\ta book\n").endswith("\tthe film\ta book\n")
+        assert "row 1" in run("predict", tmp_path / name, "a\tb", "c", status=2)
+
+
+def test_a_file_without_columns_is_read_by_a_model_that_remembers_some(home: Path, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text("good film\n")
+    assert run("predict", home / "tuned", "--file", tmp_path / "plain.txt").endswith("\tgood film\n")
 
 
 @pytest.mark.parametrize(
@@ -435,18 +437,3 @@ def test_evaluate_reads_other_columns_and_numbers_for_tags_and_says_so(home: Pat
     assert "2 words" in " ".join(run(*argv, "--tag-names", "O,B-thing").split())
     (tmp_path / "b.conll").write_text("# x\nthe O\nfilm B-thing\n")
     assert "note" in run("evaluate", home / "tag", tmp_path / "b.conll")
-
-
-def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Any, tmp_path: Path) -> None:
-    texts, labels = labelled()
-    rows = [{"a": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
-    data = write_table(tmp_path / "train.csv", rows)
-    columns = ["--text", "a", "--pair", "b", "--label", "kind", "--model", home / "encoder"]
-    run("classify", "train", data, *columns, "--out", tmp_path / "frozen", "--folds", 0)
-    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", "--epochs", 2)
-    for name in ("frozen", "tuned"):
-        assert "24 rows" in run("evaluate", tmp_path / name, data)
-        lines = run("predict", tmp_path / name, "--file", data).splitlines()
-        assert [line.split("\t")[2:] for line in lines] == [[row["a"], row["b"]] for row in rows]
-        assert run("predict", tmp_path / name, stdin=b"the film\ta book\n").endswith("\tthe film\ta book\n")
-        assert "row 1" in run("predict", tmp_path / name, "a\tb", "c", status=2)

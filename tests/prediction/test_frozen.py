@@ -72,22 +72,6 @@ def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(
         assert one.measure(Texts(TEXTS, None, list(map(str, labels)))).figures["labels"] == one.labels
 
 
-def test_numbers_in_a_file_are_classes_in_the_order_of_their_values(checkpoint: Path, tmp_path: Path) -> None:
-    lines = [f"{text}\t{row % 12}\n" for row, text in enumerate(TEXTS)]
-    (tmp_path / "x.tsv").write_text("".join(lines))
-    classifier = train(Classification().read(tmp_path / "x.tsv"), model=str(checkpoint), folds=0)
-    assert classifier.labels == [str(number) for number in range(12)]
-    same = train(TEXTS, [row % 12 for row in range(24)], model=str(checkpoint), folds=0)
-    np.testing.assert_array_equal(classifier.predict_proba(NEW), same.predict_proba(NEW))
-
-
-def test_a_classifier_of_an_older_version_keeps_its_order(saved: Path) -> None:
-    """It sorted integers as text."""
-    old = [str(number) for number in sorted(range(12), key=str)]
-    edit(saved, {"labels": old}, {"coef": np.eye(12, 48), "intercept": np.zeros(12)})
-    assert Classifier.load(saved).labels == old
-
-
 def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
     labels = [*LABELS[:-6], *LABELS[-6:][::-1]]  # some are wrong, so that the scores differ
     classifier = train(TEXTS, labels, grid=[10.0, 0.001, 0.1], folds=3, model=str(checkpoint))
@@ -227,11 +211,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
         ({"C": "1"}, {}, r"\bC\b"),
         ({"C": math.nan}, {}, r"\bC\b"),
         ({"rows": 2.5}, {}, "rows"),
-        ({"scores": 3}, {}, "not iterable"),
-        ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
-        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, r"mean.*'x'"),
-        ({"scores": [{"C": 1.0, "mean": 10**400, "std": 0.1}]}, {}, r"mean.* 80\b"),
-        ({"scores": [{"C": 1.0, "mean": math.inf, "std": 0.1}]}, {}, r"mean.* inf\b"),
         ({"C": 10**400}, {}, r"\bC\b"),
         ({"weights_sha256": "x" * 100_000}, {}, "weights_sha256"),
         ({"model": {}}, {}, "model"),

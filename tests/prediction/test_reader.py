@@ -14,7 +14,7 @@ import torch
 import transformers
 from support.kinds import HEADS, write_kinds, write_theirs
 from support.models import every_wrong_number, open_upstream
-from support.words import OTHER, labelled, write_words_checkpoint
+from support.words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.prediction.frozen import Classifier
@@ -143,40 +143,25 @@ def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path: Path) ->
             call(tmp_path)
 
 
-def test_entities_are_cut_from_the_text(home: Path) -> None:
-    found = minibert.predict(home / "tag", TEXTS)
-    assert len(found) == 2
-    for row, text in zip(found, TEXTS, strict=True):
-        for entity in row["entities"]:
-            assert list(entity) == ["text", "label", "start", "end", "score"]
-            assert entity["text"] == text[entity["start"] : entity["end"]] != ""
-            assert 1 / 3 < entity["score"] <= 1
-    assert {one["label"] for row in found for one in row["entities"]} <= {"thing"}
+def test_answers_have_the_form_of_their_task_and_are_cut_from_the_text(home: Path) -> None:
+    question = json.dumps({"question": "the film", "choices": ["good", "bad", "dull"]})
+    [chosen] = minibert.predict(home / "choose", question)
+    assert list(chosen) == ["number", "choice", "probability", "probabilities"]
+    [row] = minibert.predict(home / "tag", TEXTS[1])
+    [answer] = minibert.predict(home / "answer", "who", TEXTS[1])
+    assert list(answer) == ["answer", "start", "end", "score"]
+    for one, text in [(answer, answer["answer"]), *((one, one["text"]) for one in row["entities"])]:
+        assert text == TEXTS[1][one["start"] : one["end"]] != ""
+        assert 0 < one["score"] <= 1
+    assert {tuple(one) for one in row["entities"]} <= {("text", "label", "start", "end", "score")}
 
 
-def test_the_words_of_a_tagger_may_be_given(tmp_path: Path, home: Path) -> None:
+def test_the_words_of_a_tagger_may_be_given(tmp_path: Path) -> None:
     write_theirs(tmp_path, "token-classification", num_labels=2)
     text = "film, film, film,"
     found = minibert.predict(tmp_path, [text], pretokenized=True)[0]["entities"]
     assert {one["text"] for one in found} <= {text, text[:11], text[:5]}
     assert with_given_words(open_reader(tmp_path)).task.from_texts([text]).words == [text.split()]
-    with pytest.raises(ValueError, match=r"--pretokenized.*'classify'"):
-        minibert.predict(home / "classify", TEXTS, pretokenized=True)
-
-
-def test_answers_are_cut_from_the_passage(home: Path) -> None:
-    passages = ["the very good film, the book", "a dull play"]
-    for row, passage in zip(minibert.predict(home / "answer", TEXTS, passages), passages, strict=True):
-        assert list(row) == ["answer", "start", "end", "score"]
-        assert row["answer"] == passage[row["start"] : row["end"]]
-        assert 0 < row["score"] <= 1
-
-
-def test_a_choice_has_the_probabilities_of_all(home: Path) -> None:
-    question = json.dumps({"question": "the film", "choices": ["good", "bad", "dull"]})
-    (chosen,) = minibert.predict(home / "choose", [question])
-    assert chosen["choice"] == ["good", "bad", "dull"][chosen["number"]]
-    assert sum(chosen["probabilities"]) == pytest.approx(1)
 
 
 def test_one_str_is_one_text_and_no_texts_have_no_answers(home: Path) -> None:
@@ -235,29 +220,14 @@ def test_texts_beyond_the_limit_are_counted_in_one_warning(
     assert str(pickle.loads(pickle.dumps(caught[0].message))) == str(caught[0].message)
 
 
-def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_most_context(home: Path) -> None:
-    """By a loop over the windows of transformers: of those with a word the one in which it is most central counts."""
-    words = [OTHER[(7 * number + number // 9) % len(OTHER)] for number in range(300)]
-    reader, data = open_reader(home / "tag"), Sentences([words], [["B-thing"] * 300])
-    model = open_upstream(transformers.AutoModelForTokenClassification, home / "tag")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(home / "tag")
-    how = {"truncation": True, "max_length": 120, "stride": 59, "return_overflowing_tokens": True}
-    windows = tokenizer(words, is_split_into_words=True, **how)
-    best: dict[int, tuple[int, Any]] = {}
-    for number, ids in enumerate(windows["input_ids"]):
-        with torch.no_grad():
-            rows = model.eval()(torch.tensor([ids])).logits[0].softmax(dim=-1)
-        for place, word in enumerate(windows.word_ids(number)):
-            context = min(place, len(ids) - 1 - place)
-            if word is not None and context > best.get(word, (0, None))[0]:
-                best[word] = context, rows[place]
-    [found] = reader.answer(data)
-    assert len(windows["input_ids"]) == 5 and len(best) == 300
-    assert found["tags"] == [reader.labels[int(best[word][1].argmax())] for word in range(300)]
-    assert np.allclose(found["probabilities"], [float(best[word][1].max()) for word in range(300)], atol=1e-6)
-    assert reader.measure(data).figures["words"] == 300
+def test_a_tagger_reads_a_long_text_to_its_end(tmp_path: Path) -> None:
+    write_theirs(tmp_path, "token-classification", num_labels=2)
+    words = 300 * ["film"]
+    reader = open_reader(tmp_path)
+    data = Sentences([words], [300 * ["LABEL_0"]])
+    assert reader.measure(data).figures["words"] == len(reader.answer(data)[0]["tags"]) == 300
     text = " ".join(words)
-    assert minibert.predict(home / "tag", text)[0]["entities"][-1]["end"] == len(text)
+    assert minibert.predict(tmp_path, text)[0]["entities"][-1]["end"] == len(text)
 
 
 # -- what is refused
@@ -268,6 +238,7 @@ def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_mos
     [
         (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such"),
         (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "task head"),
+        (lambda home: minibert.predict(home / "tuned", TEXTS, pretokenized=True), ValueError, "pretokenized.*classify"),
         (lambda home: open_reader(home / "tag", model="x"), ValueError, r"model is 'x'.*\btag\b"),
         (
             lambda home: minibert.predict(

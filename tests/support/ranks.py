@@ -32,10 +32,10 @@ from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
 from minibert.train.distillation import Distillation
 from minibert.train.distributed import DistributedContext, context
-from minibert.train.embedding import VectorLoss
 from minibert.train.loop import Loss, Progress, WeightedLoss, new_optimizer, packed_loss, readable_loss, train
 from minibert.train.objectives import OBJECTIVES
 from minibert.train.pretraining import PretrainRun
+from minibert.train.sentence_vectors import VectorLoss
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 from support import training
 from support.training import VOCABULARY, WIDTH

@@ -68,15 +68,15 @@ def test_rows_are_read_without_a_warning(tmp_path: Path, name: str, content: str
     assert read(tmp_path / name, content.encode(), *names) == (rows, [])
 
 
-WHICH = "x.csv: the delimiter of its columns is not certain; choose --delimiter ',' or --delimiter ';'"
+WHICH = "x.csv: the delimiter of its columns is not certain; choose delimiter=',' or delimiter=';'"
 BODY = b'{"review": {"body": "a"}, "label": 1}\n{"review": null, "label": 1}\n'
 REFUSED: list[tuple[str, bytes, tuple[str, ...], dict[str, Any], str]] = [
     *(("x.csv", b"Gut;3,5\nSchlecht;1,5\n", names, {}, WHICH) for names in (("1", "2"), ())),
-    ("x.csv", table(";", NAMES, "cp1252"), (), {}, r"line 1\b.*UTF-8 .*0xE4.*--encoding cp1252"),
-    ("x.csv", table(";", NAMES, "utf-16"), (), {}, r"line 1\b.*UTF-8 .*0xFF.*--encoding utf-16"),
+    ("x.csv", table(";", NAMES, "cp1252"), (), {}, r"line 1\b.*UTF-8 .*0xE4.*encoding='cp1252'"),
+    ("x.csv", table(";", NAMES, "utf-16"), (), {}, r"line 1\b.*UTF-8 .*0xFF.*encoding='utf-16'"),
     ("x.csv", b"text,label\na,1\n\x81,1\n", (), {"encoding": "cp1252"}, r"x\.csv, line 3\b.*CP1252 .*0x81"),
     *(
-        ("x.csv", b"text,label\na,1\nb,\n", (), {"missing": missing}, r"line 3\b.*''.*--missing drop")
+        ("x.csv", b"text,label\na,1\nb,\n", (), {"missing": missing}, r"line 3\b.*''.*missing='drop'")
         for missing in ("error", "empty")
     ),
     (
@@ -115,7 +115,8 @@ def test_the_delimiter_is_found_and_named(
     rows, said = read(tmp_path / name, table(delimiter, header), *names)
     assert rows == ROWS
     assert len(said) == bool(shown)
-    assert all(f"{name}: its columns are separated by {shown}, not by ','; --delimiter {shown}" in one for one in said)
+    given = repr(shown.strip("'"))
+    assert all(f"{name}: its columns are separated by {shown}, not by ','; delimiter={given}" in one for one in said)
     assert read(tmp_path / name, table(delimiter, header), *names, delimiter=delimiter) == (ROWS, [])
 
 
@@ -143,7 +144,7 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
     with (
-        pytest.raises(ValueError, match="--delimiter ','"),
+        pytest.raises(ValueError, match="delimiter=','"),
         TextFile(tmp_path / "x.csv", "1") as file,
     ):
         list(file)
@@ -194,7 +195,7 @@ def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
     ],
 )
 def test_an_empty_cell_is_a_missing_text_as_null_and_nan_are(tmp_path: Path, name: str, content: bytes) -> None:
-    with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*--missing empty"):
+    with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*missing='empty'"):
         read(tmp_path / name, content)
     with TextFile(tmp_path / name, missing="empty") as file:
         assert list(file) == ["a", ""]

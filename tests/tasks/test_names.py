@@ -180,7 +180,7 @@ def test_a_matrix_of_one_column_is_one_label_that_a_text_has_or_not() -> None:
 
 
 def test_an_array_in_a_cell_of_text_is_no_class_where_texts_have_one_label(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"0, 1, 1.*--separator"):
+    with pytest.raises(ValueError, match=r"0, 1, 1.*separator="):
         read(tmp_path, ONE, "x.csv", ["[0, 1, 1]", "[0, 0, 1]"])
     assert read(tmp_path, ONE, "y.csv", ["[PAD]", "[1]"]).labels == ["[PAD]", "[1]"]
 

@@ -112,7 +112,7 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 def test_an_answer_that_is_nowhere_is_left_out_on_request(tmp_path: Path) -> None:
     answers = [*moved("Paris", 3)["answers"], *moved("Rome", 0)["answers"]]
     path = written(tmp_path, squad(ROME, moved("Paris", 3), {"answers": answers}, moved(" ", 2)))
-    with pytest.raises(ValueError, match=r"qas\[1\] .*'Paris'.* 3\b.*--repair"):
+    with pytest.raises(ValueError, match=r"qas\[1\] .*'Paris'.* 3\b.*repair=True"):
         Answering().read(path)
     data = Answering(repair=True).read(path)
     assert [row.answers for row in data.rows] == [(gold("Rome"),)] * 2
@@ -151,7 +151,7 @@ def test_rows_of_hugging_face_are_read(tmp_path: Path, name: str) -> None:
 
 def test_lines_in_a_json_need_the_format(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in ROWS))
-    with pytest.raises(ValueError, match="--format jsonl"):
+    with pytest.raises(ValueError, match="format='jsonl'"):
         Answering().read(path)
     assert [row.answers for row in Answering(format="jsonl").read(path).rows] == EXPECTED
 
@@ -182,7 +182,7 @@ def test_columns_of_a_table_are_read(tmp_path: Path, answer: dict[str, Any], del
 def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
     for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
         (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
-        with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*--repair"):
+        with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*repair=True"):
             Answering().read(tmp_path / "a.jsonl")
         assert Answering(repair=True).read(tmp_path / "a.jsonl").rows[0].answers == (gold("Rome"),)
 

@@ -172,16 +172,16 @@ def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "how", "message"),
     [
-        ("Wort Art\nAnn B-person\nme O\n", {}, r"'Wort' and 'Art'.*--columns Wort,Art"),
-        ("Wort Art\nAnn B-person\nme O\n", {"columns": (1, 2)}, r"'Wort' and 'Art'.*--columns Wort,Art"),
+        ("Wort Art\nAnn B-person\nme O\n", {}, r"'Wort' and 'Art'.*columns=.'Wort', 'Art'"),
+        ("Wort Art\nAnn B-person\nme O\n", {"columns": (1, 2)}, r"'Wort' and 'Art'.*columns=.'Wort', 'Art'"),
         ("Wort\tArt\n['Ann']\t['O']\n", {}, r"line 2\b.*jsonl"),
         ("a b\nAnn B-person\n", {"columns": ("a", "c")}, r"'c'.*'a', 'b'"),
         ("a b\nAnn B-person\n", {"columns": (1, 3)}, r"\b3\b.* 2 columns"),
         ("a b\nAnn B-person\n", {"columns": (0, 1)}, r"\b0\b.* 2 columns"),
         ("a b\n", {"columns": (1, 1)}, r"\(1, 1\)"),
         ("a b\n", {"columns": "ab"}, "'ab'"),
-        (CONLL_U, {}, r"numbers.*'1'.*--columns 2,4.*CoNLL-U"),
-        ("1 Ann O\n2 left O\n", {}, r"numbers.*'1'.*--columns"),
+        (CONLL_U, {}, r"numbers.*'1'.*columns=.2, 4.*CoNLL-U"),
+        ("1 Ann O\n2 left O\n", {}, r"numbers.*'1'.*columns="),
         ("Ann 7\nme 0\n", {"tag_names": ("O", "B-person")}, r"'7'.*tag_names.* 0 to 1"),
         ("Ann B-person\nme O\n", {"tag_names": ("O", "B-city")}, r"'B-person'.*tag_names"),
     ],
@@ -236,7 +236,7 @@ def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how
 
 def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, 9]}\n', "a.jsonl")
-    assert TASK.labels_of(data) == ["9", "10"] and "--tag-names" in data.notes[0]
+    assert TASK.labels_of(data) == ["9", "10"] and "tag_names=" in data.notes[0]
     names = tuple(map("B-{}".format, range(11)))
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, "B-9"]}\n', "a.jsonl", tag_names=names)
     assert (data.tags, data.notes) == ([["B-10", "B-9"]], ())

@@ -21,7 +21,7 @@ from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import numbers
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
-from minibert.tracing.run import Trace
+from minibert.tracing.trace import Trace
 from minibert.utils import templates
 
 TEXT = "the film very lovely it good"  # "it" is two pieces

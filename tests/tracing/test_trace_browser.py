@@ -10,7 +10,7 @@ import torch
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.tracing.run import Trace
+from minibert.tracing.trace import Trace
 
 pytestmark = pytest.mark.slow
 TEXT = "a visually stunning rumination on love"

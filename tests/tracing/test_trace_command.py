@@ -20,9 +20,9 @@ from torch import nn
 import minibert
 from minibert.prediction.frozen import Classifier, train
 from minibert.prediction.reader import open_reader
-from minibert.tracing import run as command
+from minibert.tracing import trace as command
 from minibert.tracing.journey import strongest_units
-from minibert.tracing.run import Trace
+from minibert.tracing.trace import Trace
 
 TEXT = "the film very lovely it good"
 

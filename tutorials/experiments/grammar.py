@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from minibert.bench.embedding import product_rates, text_flops
+from minibert.bench.embed import product_rates, text_flops
 from minibert.config import Config
 from minibert.storage.hub import locate
 from minibert.tasks.metrics import standard_error

@@ -24,8 +24,8 @@ from minibert.tasks.embedding import Embedding, TextRows, false_negatives
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.embedding import EmbeddingRun, VectorLoss
 from minibert.train.loop import one_step, readable_output, train
+from minibert.train.sentence_vectors import EmbeddingRun, VectorLoss
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
 with warnings.catch_warnings():
@@ -187,7 +187,7 @@ def test_both_passes_of_a_step_have_the_same_dropout(
         return abs(one - other)
 
     assert spread() < 1e-9
-    monkeypatch.setattr("minibert.train.embedding.set_random_states", lambda *_: None)
+    monkeypatch.setattr("minibert.train.sentence_vectors.set_random_states", lambda *_: None)
     assert spread() > 1e-3
 
 
@@ -331,7 +331,7 @@ def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any
     refused(rows("good\tfine\t1", "bad\tdull\tnan"), folder, r"line 2\b.*nan")
     refused(rows("good\tfine\t1", "bad\tdull\tvery"), folder, "line 2.*'very'.*number")
     refused(rows("good\tfine\t3", "bad\tdull\t3"), folder, "all 2 rows is the same")
-    refused(rows("good\tfine\t1", "bad\tdull\t5"), folder, "row 1 .* 5; .*--highest 5", loss="cosine")
+    refused(rows("good\tfine\t1", "bad\tdull\t5"), folder, "row 1 .* 5; .*highest=5", loss="cosine")
     refused(rows("good\tfine", "bad\tdull", "a\tb"), folder, "'cosine'.*no similarity", loss="cosine")
     with pytest.raises(TypeError, match="pairs="):
         finetune("embed", ["good", "bad"], [1, 2], model=folder)
@@ -343,7 +343,7 @@ def test_missing_texts_and_lengths_that_differ_are_refused(folder: Path, rows: A
 
 
 def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any) -> None:
-    refused(rows("a\tb\tc", "good\tfine\t1", "bad\tdull\t2"), folder, "'a', 'b', 'c'.*--text")
+    refused(rows("a\tb\tc", "good\tfine\t1", "bad\tdull\t2"), folder, "'a', 'b', 'c'.*text=")
     refused(rows("good\tfine", "bad\tdull"), folder, "pair", text="1", negatives=("2",))
     refused(rows("good\tfine\t1"), folder, "not both", text="1", pair="2", label="3", negatives=("3",))
 

@@ -24,7 +24,7 @@ from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
-from minibert.tracing.journey import Journey, Prediction, decide, strongest_units
+from minibert.tracing.journey import Journey, MaskGuesses, decide, strongest_units
 from minibert.tracing.numbers import select
 from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
@@ -134,12 +134,12 @@ def record_row(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Te
     return tensors, tuple(state[0].cpu() for state in out.hidden_states)
 
 
-def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[Prediction]:
+def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[MaskGuesses]:
     """Return the ten likeliest tokens at each [MASK]; none without the head of a masked language model."""
     logits = tensors.get(Place("decoder"))  # (S,V)
     places = [] if logits is None else [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     guesses = [] if logits is None else best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
-    return [Prediction(place, likeliest) for place, likeliest in zip(places, guesses, strict=True)]
+    return [MaskGuesses(place, likeliest) for place, likeliest in zip(places, guesses, strict=True)]
 
 
 def notes(

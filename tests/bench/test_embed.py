@@ -18,27 +18,27 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import minibert
-from minibert.bench import embedding, harness, peers
+from minibert.bench import embed, harness, peers
+from minibert.bench.plan import BenchSettings
 from minibert.bench.results import Contestant, Context
-from minibert.bench.settings import BenchSettings
 from minibert.kernels import matmul
 from minibert.vectors import engine
 
 BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 SMALL = minibert.Config(hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, vocab_size=50)
 NAMED = {one.name: one for one in peers.ON_CPU}
-MAIN = embedding.BENCHMARK.stages[:3]  # without single sentences and cold starts
+MAIN = embed.BENCHMARK.stages[:3]  # without single sentences and cold starts
 PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
 
 
 def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
-    texts = embedding.draw_texts(2000, tokenizer)
+    texts = embed.draw_texts(2000, tokenizer)
     share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
     for tens in range(6):
-        wanted = sum(count for tokens, count in embedding.SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
+        wanted = sum(count for tokens, count in embed.SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 2000 - wanted) < 0.03
-    assert {len(ids) for ids in tokenizer.ids(embedding.draw_texts(3, tokenizer, {512: 1}))} == {512}
+    assert {len(ids) for ids in tokenizer.ids(embed.draw_texts(3, tokenizer, {512: 1}))} == {512}
 
 
 @pytest.mark.parametrize(("objective", "origin"), [("classify", "SST-2"), ("mlm", "novels")])
@@ -55,19 +55,19 @@ def test_the_work_is_text_of_the_objective(
         tokenizer=minibert.load_tokenizer(minilm),
         result=SimpleNamespace(),
     )
-    embedding.find_texts(session)
+    embed.find_texts(session)
     expected = {"classify": ["a fine film", "a dull film"], "mlm": ["An old town.", "It slept."]}
     assert session.work == expected[objective] and origin in session.result.origin
     session.settings = BenchSettings(train=True, objective=objective, sentences=3)  # more than the file has
-    embedding.find_texts(session)
+    embed.find_texts(session)
     assert len(session.work) == 3 and "random words" in session.result.origin
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
-    lengths = [tokens for tokens, count in embedding.SST2_LENGTHS.items() for _ in range(count)]
-    assert (len(lengths), sum(lengths), max(embedding.SST2_LENGTHS)) == (2000, 47_646, 59)
-    assert sum(embedding.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
-    assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
+    lengths = [tokens for tokens, count in embed.SST2_LENGTHS.items() for _ in range(count)]
+    assert (len(lengths), sum(lengths), max(embed.SST2_LENGTHS)) == (2000, 47_646, 59)
+    assert sum(embed.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
+    assert 5e9 < embed.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
 
 
 @pytest.mark.usefixtures("here")
@@ -99,13 +99,13 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
     ids = [[1] * S for S in (5, 5, 9, 1)]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         ready.vectors(ids, minibert.Recipe(pooling))
-    expected = sum(embedding.text_flops(len(row), SMALL, pooling == "cls") for row in ids)
+    expected = sum(embed.text_flops(len(row), SMALL, pooling == "cls") for row in ids)
     assert counter.get_total_flops() == expected
 
 
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
-    rates = embedding.product_rates(SMALL, ["float32"], "cpu")
+    monkeypatch.setattr(embed, "PRODUCT_SECONDS", 0.0)
+    rates = embed.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
     assert set(rates) == {f"float32 {kernel.description}" for kernel in kernels} and min(rates.values()) > 0
 
@@ -114,12 +114,12 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
     reference = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
     alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
     for precision in ("float32", "bfloat16", "int8"):
-        assert embedding.equality(reference + np.float32(1e-6), reference, precision).equal
-        assert embedding.equality(reference * 1.001, reference, precision).equal == (precision != "float32")
-        assert not embedding.equality(np.roll(alike, 1, axis=0), alike, precision).equal, "cosines are above 0.99"
+        assert embed.equality(reference + np.float32(1e-6), reference, precision).equal
+        assert embed.equality(reference * 1.001, reference, precision).equal == (precision != "float32")
+        assert not embed.equality(np.roll(alike, 1, axis=0), alike, precision).equal, "cosines are above 0.99"
         nonsense = [reference * np.float32(value) for value in ("nan", "inf")]
         for other in (np.roll(reference, 1, axis=0), *nonsense, reference[:2]):
-            assert not embedding.equality(other, reference, precision).equal
+            assert not embed.equality(other, reference, precision).equal
 
 
 def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
@@ -147,7 +147,7 @@ def measure(
 ) -> Any:
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(contestants))
     settings = BenchSettings(**{"quick": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
-    return harness.measure(str(checkpoint), settings, replace(embedding.BENCHMARK, stages=stages))
+    return harness.measure(str(checkpoint), settings, replace(embed.BENCHMARK, stages=stages))
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
     assert ([row.reason for row in found.rows], found.wrong) == (reasons, [])
     assert [len(row.samples) for row in found.rows] == [2, 2, 2, 1, 0, 0, 0]
     assert all(row.equality.difference < 1e-4 for row in found.rows[:4])
-    monkeypatch.setattr(embedding, "total_memory", lambda: 1000)
+    monkeypatch.setattr(embed, "total_memory", lambda: 1000)
     assert "it needs" in measure(monkeypatch, checkpoint, *PAIR, NAMED["tutorial"], rounds=1).rows[2].reason
 
 
@@ -199,7 +199,7 @@ def wrong_later(context: Any, precision: str) -> Any:
 def test_a_contestant_with_wrong_vectors_is_not_ranked(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:
-    monkeypatch.setattr(embedding, "CHECKED", 20)
+    monkeypatch.setattr(embed, "CHECKED", 20)
     found = measure(monkeypatch, checkpoint, PAIR[0], Contestant("wrong", "Wrong", "float32", load, "minibert"))
     assert [row.ranked for row in found.rows] == [True, False]
     assert found.wrong == ["wrong: differs from the reference"]
@@ -209,8 +209,8 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
 def test_one_sentence_and_cold_starts_of_minibert_and_transformers(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding.subprocess, "run", lambda *_, **how: SimpleNamespace(stdout=str(time.time() + 100)))
-    found = measure(monkeypatch, checkpoint, *PAIR, stages=embedding.BENCHMARK.stages, rounds=1)
+    monkeypatch.setattr(embed.subprocess, "run", lambda *_, **how: SimpleNamespace(stdout=str(time.time() + 100)))
+    found = measure(monkeypatch, checkpoint, *PAIR, stages=embed.BENCHMARK.stages, rounds=1)
     rows = found.rows[2:]
     expected = [(job, ours) for job in ("one sentence", "cold start") for ours in (True, False)]
     assert [(row.job, row.contestant.ours) for row in rows] == expected
@@ -233,7 +233,7 @@ def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
         call=lambda function: function(),  # the helper is this process
     )
     with emulated_device() as gpu:
-        embedding.beside_the_cpu(session)
+        embed.beside_the_cpu(session)
     note = session.result.notes["beside the CPU"]
     assert gpu.launches
     assert session.result.failures == []
@@ -242,8 +242,8 @@ def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
         for pooling in ("cls", "mean", "max", "pooler")
         for precision in ("float32", "bfloat16")
     ]
-    monkeypatch.setattr(embedding, "LARGEST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(embed, "LARGEST_DIFFERENCE", -1.0)
     with emulated_device():
-        embedding.beside_the_cpu(session)
+        embed.beside_the_cpu(session)
     assert session.result.failures[0].startswith("differs from the CPU: cls float32 ")
     assert len(session.result.failures) == 4, "float32 alone has a largest difference"
