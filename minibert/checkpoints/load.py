@@ -359,7 +359,7 @@ def official_tensors(model: Any) -> dict[str, Tensor]:
     for bare, parts in names_in_file(model).items():
         name = (config.family.prefix if parts[0].startswith("encoder.") else "") + bare
         tensors[name] = state[parts[0]] if len(parts) == 1 else torch.cat([state[ours] for ours in parts])
-    when_tied, when_not = config.family.decoder_bias
+    when_tied, when_not = config.family.decoder_biases
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
         bias = tensors.pop(when_not)
         tensors |= {when_tied: bias} if config.tie_word_embeddings else {when_tied: bias.clone(), when_not: bias}

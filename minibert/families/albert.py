@@ -112,10 +112,6 @@ ALBERT = Family(
     architecture=albert,
     keys={"classifier_dropout": "classifier_dropout_prob"},
     ignored=("is_decoder", "add_cross_attention"),
-    second_names={
-        "predictions.bias": "predictions.decoder.bias",
-        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    },
-    decoder_bias=("predictions.bias", "predictions.decoder.bias"),
+    tied_bias="predictions.bias",
     outputs={"embeddings": "encoder.embedding_hidden_mapping_in", "pooler": "pooler_activation"},
 )

@@ -137,11 +137,8 @@ class Family:
     keys: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()  # of these fields the name that BERT has, too; it counts before the key
     ignored: tuple[str, ...] = ()  # keys of config.ABSENT that have no effect here
-    # Tensors that official files may hold a second time: the second name -> the name above.
-    second_names: Mapping[str, str] = field(default_factory=dict)
     fused: tuple[str, ...] = ()  # official modules that hold several of ours
-    # The decoder bias that transformers reads: while the decoder is tied to the token embedding, and when it is not.
-    decoder_bias: tuple[str, str] = ("", "")
+    tied_bias: str = ""  # the decoder's bias while it is tied to the token embedding; "": the decoder's own
     # Whether the second text of a pair is in segment 1; else only special tokens separate the two.
     pairs_in_segments: bool = True
     # Our modules whose output upstream computes elsewhere than in the module with their tensors -> that other module.
@@ -162,6 +159,26 @@ class Family:
     def has_segments(self) -> bool:
         """Whether a segment embedding distinguishes the two texts of a pair."""
         return "embeddings.segment" in self.modules
+
+    @property
+    def decoder(self) -> str:
+        """The official name of the layer that predicts tokens; "" if there is none."""
+        return self.heads.get("masked-lm", NO_HEAD).get("decoder", "")
+
+    @property
+    def decoder_biases(self) -> tuple[str, str]:
+        """The decoder bias that transformers reads: while the decoder is tied to the token embedding, and when not."""
+        own = f"{self.decoder}.bias"
+        return self.tied_bias or own, own
+
+    @property
+    def second_names(self) -> dict[str, str]:
+        """Tensors that official files may hold a second time: the second name -> the one in the tables."""
+        if not self.decoder:
+            return {}
+        tied, own = self.decoder_biases
+        weights = {f"{self.decoder}.weight": f"{self.modules['embeddings.token']}.weight"}
+        return weights if tied == own else {tied: own} | weights
 
     @property
     def has_pooler(self) -> bool:

@@ -62,11 +62,7 @@ BERT = Family(
         "question-answering": {"qa_outputs": "qa_outputs"},
         "multiple-choice": CLASSIFIER,
     },
-    second_names={
-        "cls.predictions.bias": "cls.predictions.decoder.bias",
-        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    },
-    decoder_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    tied_bias="cls.predictions.bias",
 )
 
 

@@ -114,6 +114,4 @@ DISTILBERT = Family(
     ignored=("position_embedding_type", "is_decoder", "add_cross_attention"),
     config=DistilBertConfig,
     architecture=distilbert,
-    second_names={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
-    decoder_bias=("vocab_projector.bias", "vocab_projector.bias"),
 )

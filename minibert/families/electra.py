@@ -86,8 +86,6 @@ ELECTRA = Family(
     config=ElectraConfig,
     architecture=electra,
     keys={"choice_dropout": "summary_last_dropout"},
-    second_names={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
-    decoder_bias=("generator_lm_head.bias", "generator_lm_head.bias"),
     outputs={"embeddings": "embeddings_project"},
     settings={
         "multiple-choice": {

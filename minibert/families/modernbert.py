@@ -380,8 +380,6 @@ MODERNBERT = Family(
         "head_bias": "classifier_bias",
     },
     ignored=("position_embedding_type", "is_decoder", "add_cross_attention", "chunk_size_feed_forward"),
-    second_names={"decoder.weight": "embeddings.tok_embeddings.weight"},
-    decoder_bias=("decoder.bias", "decoder.bias"),
     settings={"masked-lm": {"sparse_pred_ignore_index": -100}},
     pairs_in_segments=False,
 )

@@ -87,11 +87,7 @@ ROBERTA = Family(
     lacks={"next-sentence": NO_PAIRS, "pretraining": NO_PAIRS},
     config=RobertaConfig,
     architecture=roberta,
-    second_names={
-        "lm_head.bias": "lm_head.decoder.bias",
-        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
-    },
-    decoder_bias=("lm_head.bias", "lm_head.decoder.bias"),
+    tied_bias="lm_head.bias",
     pairs_in_segments=False,
 )
 XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLM-R", upstream="XLMRoberta", config=XLMRobertaConfig)

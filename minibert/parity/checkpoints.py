@@ -165,7 +165,7 @@ def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
         return ""
     if HEAD_CLASSES[head].first_layer(config) == "pooler" and not any(".pooler." in name for name in names):
         return "without the pooler that it reads"
-    biases = set(config.family.decoder_bias)  # DistilBERT has one name for it
+    biases = set(config.family.decoder_biases)  # DistilBERT has one name for it
     if config.tie_word_embeddings and len(biases) == 2 and biases <= set(names):
         return "with two biases in place of one"
     return ""
