@@ -36,6 +36,11 @@ class Mistake(NamedTuple):
         return source[:begin] + body + source[end:]
 
 
+def text_of(mistake: Mistake, eps: float = 1e-12, first_position: int = 0) -> str:
+    """Return what is wrong, with the values that a checkpoint has."""
+    return mistake.cause.format(eps=f"{eps:g}", first=first_position)
+
+
 @cache
 def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     """Return the functions of the reference with these mistakes, by name. Raises ValueError as Mistake.apply."""
@@ -77,6 +82,7 @@ VARIANCE = "variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)"
 NORMAL = "return weight * (x - mean) / torch.sqrt(variance + eps) + bias"
 GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
 POSITION = "position = torch.arange(ids.shape[1])"
+FROM = ' + {} - int(weights.get("first_position", 0))'
 SEGMENTS = '["embeddings.token_type_embeddings.weight"][segments]'
 TOKENS = 'x = weights["embeddings.word_embeddings.weight"][ids]'
 EMBEDDING_NORM = 'layer_norm(x, weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"], eps)'
@@ -136,8 +142,10 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("linear", "the bias is added twice", " + bias", " + 2 * bias"),
     ("linear", "the bias is subtracted", " + bias", " - bias"),
     # LayerNorm
-    ("layer_norm", "eps is 1e-5, torch's default, not 1e-12", "variance + eps", "variance + 1e-5"),
-    ("layer_norm", "eps is 1e-6, not 1e-12", "variance + eps", "variance + 1e-6"),
+    ("layer_norm", "eps is 1e-5, torch's default, not {eps}", "variance + eps", "variance + 1e-5"),
+    ("layer_norm", "eps is 1e-6, not {eps}", "variance + eps", "variance + 1e-6"),
+    ("layer_norm", "eps is 1e-12, not {eps}", "variance + eps", "variance + 1e-12"),
+    ("layer_norm", "eps is 0, not {eps}", "variance + eps", "variance"),
     ("layer_norm", "eps is added after the root, not to the variance", "torch.sqrt(variance + eps)", "(torch.sqrt(variance) + eps)"),
     ("layer_norm", "the variance is divided by D - 1, not by D", VARIANCE, "variance = x.var(dim=-1, keepdim=True)"),
     ("layer_norm", "the mean is not subtracted (RMSNorm)", NORMAL, "return weight * x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) + bias"),
@@ -157,8 +165,10 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("gelu", "erf is of x, not of x / √2", "x / math.sqrt(2)", "x"),
     ("gelu", "the activation is tanh", GELU, "return torch.tanh(x)"),
     # Embeddings
-    ("embed", "positions begin at 1", POSITION, POSITION + " + 1"),
-    ("embed", "positions begin at 2, as in RoBERTa", POSITION, POSITION + " + 2"),
+    ("embed", "positions begin at 0, not at {first}", POSITION, POSITION + FROM.format(0)),
+    ("embed", "positions begin at 1, not at {first}", POSITION, POSITION + FROM.format(1)),
+    ("embed", "positions begin at 2, as in RoBERTa, not at {first}", POSITION, POSITION + FROM.format(2)),
+    ("embed", "positions begin at 3, not at {first}", POSITION, POSITION + FROM.format(3)),
     ("embed", "all tokens have position 0", POSITION, POSITION + " * 0"),
     ("embed", "positions are not added", 'x = x + weights["embeddings.position_embeddings.weight"][position]', "pass"),
     ("embed", "positions are counted from the end", POSITION, POSITION + ".flip(0)"),

@@ -82,7 +82,7 @@ def drawn_pairs(count: int) -> Iterator[tuple[Mistake, Mistake, str]]:
 def test_of_two_mistakes_the_first_is_always_located_and_most_pairs_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.checking.diagnosis.SECONDS", 6.0)
+    monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 6.0)
     named = 0
     for one, other, source in drawn_pairs(40):
         wrong = [verdict for verdict in verdicts(source, tmp_path).values() if verdict.state == WRONG]
