@@ -23,7 +23,7 @@ from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_di
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
-WITHOUT, WITH = 0.15, 0.25  # shares of the way to a mistake: see hidden_cause
+WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
 SINGLES, PAIRS = 3.0, 1.5  # seconds for looking through the mistakes, and through pairs of them
 
 # The outputs of functions by name, of the reference or of it with mistakes, computed in a dtype; raises if they cannot.

@@ -161,26 +161,23 @@ class Expected:
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found
 
-    def reference(self, functions: Functions, dtype: torch.dtype = torch.float32, layers: int | None = None) -> Outputs:
-        """Return the outputs of these functions of the reference, in parts; layers: how many are computed."""
-        weights = converted(self.weights, dtype)
-        if layers is not None:
-            weights = {name: x for name, x in weights.items() if number_of(name) < layers}
+    def reference(
+        self, functions: Functions, dtype: torch.dtype = torch.float32, names: Iterable[str] | None = None
+    ) -> Outputs:
+        """Return the outputs of these functions of the reference, in parts; names: only what these need is computed."""
+        wanted = self.parts if names is None else names
+        layers = max(layers_for(name) for name in wanted)
+        kinds = {name.partition(".")[0] for name in wanted}
+        weights = {name: x for name, x in converted(self.weights, dtype).items() if number_of(name) < layers}
         ids, mask, segments = (self.inputs[name] for name in INPUTS)
-        eps, heads = self.eps, int(weights["heads"])
         with torch.no_grad():
-            states, attentions = functions["encode"](ids, segments, mask, weights, heads, eps)
-            named: Outputs = {"hidden_states": torch.stack(states)}
-            if attentions:
-                named["attentions"] = torch.stack(attentions)
-            if layers is None:
-                named["last_hidden_state"] = states[-1]
-                if "pooler.dense.weight" in weights:
-                    named["pooler_output"] = functions["pooler"](
-                        states[-1], weights["pooler.dense.weight"], weights["pooler.dense.bias"]
-                    )
-                if "cls.predictions.bias" in weights:
-                    named["logits"] = functions["predict_tokens"](states[-1], weights, eps)
+            states, attentions = functions["encode"](ids, segments, mask, weights, int(weights["heads"]), self.eps)
+            named: Outputs = {"hidden_states": states, "attentions": attentions, "last_hidden_state": states[-1]}
+            if "pooler_output" in kinds and "pooler.dense.weight" in weights:
+                pooler = weights["pooler.dense.weight"], weights["pooler.dense.bias"]
+                named["pooler_output"] = functions["pooler"](states[-1], *pooler)
+            if "logits" in kinds and "cls.predictions.bias" in weights:
+                named["logits"] = functions["predict_tokens"](states[-1], weights, self.eps)
         return {name: x if dtype == torch.float64 else x.float() for name, x in in_parts(named).items()}
 
     @property
@@ -195,14 +192,10 @@ class Expected:
 
     def run(self, right: Outputs) -> Run:
         """Return what computes these outputs by functions of the reference."""
-        kinds = {name.partition(".")[0] for name in right}
-        layers = None
-        if kinds <= set(OUTPUTS[:2]):
-            layers = max((stage_of(name)[2] if stage_of(name)[2] is not None else -1) + 1 for name in right)
 
         def run(functions: Functions, dtype: torch.dtype) -> list[Outputs]:
-            outputs = self.reference(functions, dtype, layers)
-            return [self.visible({name: outputs[name] for name in right})]
+            outputs = self.reference(functions, dtype, right)
+            return [self.visible({name: outputs[name] for name in right if name in outputs})]
 
         return run
 
@@ -240,6 +233,12 @@ def stage_of(name: str) -> tuple[str, str, int | None]:
         "pooler_output": ("pooler", "pooler", None),
         "logits": ("predict_tokens", "logits", None),
     }[kind]
+
+
+def layers_for(name: str) -> float:
+    """Return how many layers an output needs."""
+    kind, _, number = name.partition(".")
+    return int(number or 0) + (kind == "attentions") if kind in OUTPUTS[:2] else math.inf
 
 
 def number_of(name: str) -> int:
@@ -579,8 +578,8 @@ def right_array(name: str, expected: Expected) -> Tensor:
     right = expected.right.get(kind)
     if right is None or kind not in OUTPUTS:
         raise ArrayError(
-            f"has {name[:100]!r}, which is not an output of this checkpoint; choose from {', '.join(expected.right)}, or "
-            "of one layer hidden_states.0, attentions.0, ..."
+            f"has {name[:100]!r}, which is not an output of this checkpoint; choose from "
+            f"{', '.join(expected.right)}, or of one layer hidden_states.0, attentions.0, ..."
         )
     if number >= len(right):
         raise ArrayError(f"has {name}; the last of this checkpoint is {kind}.{len(right) - 1}")

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,16 +52,20 @@ class Process:
                 old.unlink()
         limits = {"memory": MEMORY, "output": OUTPUT, "threads": torch.get_num_threads()}
         (folder / "task.json").write_text(json.dumps(limits | task), "utf-8")
-        self.printed = open(folder / "printed", "ab")
+        self.running = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start Python with the task."""
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
-        self.running = subprocess.Popen(
-            [sys.executable, "-m", "minibert.checking.child", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=self.printed,
-            stderr=self.printed,
-            env=os.environ | {"PYTHONPATH": path},
-            start_new_session=True,
-        )
+        with open(self.folder / "printed", "ab") as printed:
+            return subprocess.Popen(
+                [sys.executable, "-m", "minibert.checking.child", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                env=os.environ | {"PYTHONPATH": path},
+                start_new_session=True,
+            )
 
     def answer(self, name: str, seconds: float) -> Answer:
         """Wait for an answer. One that does not come, or cannot be read, is of state "ended"."""
@@ -86,13 +90,10 @@ class Process:
     def stop(self) -> None:
         """End the process and all that it started."""
         if hasattr(os, "killpg"):
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.running.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
         self.running.kill()
         self.running.wait()
-        self.printed.close()
 
 
 @contextmanager
