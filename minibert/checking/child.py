@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from minibert.checking.numbers import Outputs
+from minibert.checking.outputs import outputs_of
 from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome
 from minibert.checking.world import World
 
@@ -147,8 +148,6 @@ def call_twice(given: Any, folder: str, inputs: dict[str, Tensor]) -> list[tuple
 
 def try_model(task: dict[str, Any], module: ModuleType, path: Path, answers: Answers) -> None:
     """Call the model of a file."""
-    from minibert.checking.port import outputs_of
-
     made = getattr(module, task["name"], None)
     if not callable(made):
         names = [name for name, x in vars(module).items() if not name.startswith("_") and callable(x)]

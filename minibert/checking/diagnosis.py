@@ -24,7 +24,7 @@ from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_di
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
 WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
-SINGLES, PAIRS = 3.0, 1.5  # seconds for looking through the mistakes, and through pairs of them
+SINGLES, PAIRS = 3.0, 1.5  # seconds of this thread for looking through the mistakes, and through pairs of them
 
 # The outputs of functions by name, of the reference or of it with mistakes, computed in a dtype; raises if they cannot.
 Run = Callable[[Functions, torch.dtype], list[Outputs]]
@@ -121,11 +121,11 @@ def fitting(
     numbers: Numbers, choices: Iterable[tuple[Mistake, ...]], known: tuple[Mistake, ...], seconds: float
 ) -> list[tuple[Mistake, ...]]:
     """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
-    until = time.monotonic() + seconds
+    until = time.thread_time() + seconds
     right = numbers.far(numbers.right)
     near: list[tuple[float, int, tuple[Mistake, ...], list[Outputs]]] = []
     for number, chosen in enumerate(choices):
-        if time.monotonic() > until:
+        if time.thread_time() > until:
             break
         outputs = numbers.outputs(known + chosen)
         if outputs is None or farthest(outputs, numbers.right, numbers.bounds) <= 1.0:
@@ -151,11 +151,11 @@ def hidden_cause(numbers: Numbers, others: list[Outputs], functions: Sequence[st
     numbers have gone from the right ones to those of the mistake is a share, near 1 if it was made, and near 0 for
     right numbers that were computed in several ways (others). It must be so in each text.
     """
-    until = time.monotonic() + SINGLES
+    until = time.thread_time() + SINGLES
     (found,), (right,), (limit,) = numbers.found, numbers.right, numbers.bounds
     best: tuple[float, tuple[Mistake, ...]] = (math.inf, ())
     for mistake in (one for name in reversed(functions) for one in MISTAKES if one.function == name):
-        if time.monotonic() > until:
+        if time.thread_time() > until:
             break
         outputs = numbers.outputs((mistake,))
         if outputs is None or not all(bool(x.isfinite().all()) for x in outputs[0].values()):

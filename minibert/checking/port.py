@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from minibert.checking.child import call_twice, message_of
 from minibert.checking.diagnosis import Numbers, Run, diagnose, hidden_cause, reached
-from minibert.checking.mistakes import Functions, Mistake, functions_with, text_of
+from minibert.checking.mistakes import MISTAKES, Functions, Mistake, functions_with, text_of
 from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted, difference, first_wrong, problem
+from minibert.checking.outputs import INPUTS, OUTPUTS, as_tensor, outputs_of
 from minibert.checking.process import MEMORY, working_folder
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import parsed, started
@@ -45,8 +46,6 @@ from minibert.utils.inference import inference
 TEXTS = ("He opened the door, and went in.", "She was very unhappy.", "No.", "Where is he?", "")
 PAIRS = (None, None, None, "He went in.", None)
 LIMIT = 120.0  # seconds for loading a model, and for a call
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("hidden_states", "attentions", "last_hidden_state", "pooler_output", "logits")
 LAYER = re.compile(r"(hidden_states|attentions)\.(0|[1-9][0-9]{0,2})")  # the name of an output of one layer
 EXPECTED = "expected."  # before the names of what the outputs should be, in the file of --export
 
@@ -294,7 +293,8 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
     ]
     if not causes:
         other = ", nor do the weights of this checkpoint" * (name == "hidden_states.0")
-        lines.append(f"no known mistake gives these numbers{other}{precision_of(expected, parts, right, dtype)}")
+        hint = precision_of(expected, parts, right, dtype)
+        lines.append(f"no known mistake of {len(MISTAKES)} gives these numbers{other}{hint}")
     return Report(False, title, layer, causes, largest, tuple(lines))
 
 
@@ -469,34 +469,6 @@ def lowest(outputs: Outputs) -> torch.dtype:
     """Return the dtype of least precision among the outputs; float32 at most."""
     found = {x.dtype for x in outputs.values()}
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), torch.float32)
-
-
-def outputs_of(result: Any) -> Outputs:
-    """Return the outputs in what a model returned, by their names in OUTPUTS. Raises ValueError if there are none."""
-    order = ("last_hidden_state", "hidden_states", "attentions", "logits")
-    if isinstance(result, Tensor | np.ndarray):
-        named = {"last_hidden_state": result}
-    elif isinstance(result, Mapping):
-        named = {name: result[name] for name in OUTPUTS if result.get(name) is not None}
-    elif isinstance(result, tuple | list) and not hasattr(result, "_fields"):
-        named = dict(zip(order, result, strict=False))  # a model may return only the first of them
-    else:
-        named = {name: getattr(result, name) for name in OUTPUTS if getattr(result, name, None) is not None}
-    if not named:
-        raise ValueError(f"the model returned {type(result).__name__} without any of {', '.join(OUTPUTS)}")
-    return {name: as_tensor(value, name) for name, value in named.items()}
-
-
-def as_tensor(value: Any, name: str) -> Tensor:
-    """Return an output as one tensor; several layers are stacked. Raises ValueError for anything but numbers."""
-    if isinstance(value, tuple | list):
-        return torch.stack([as_tensor(one, name) for one in value])
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(np.ascontiguousarray(value))
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} is of type {kind}; it must be numbers (float32, float16 or bfloat16)")
-    return value.detach().cpu()
 
 
 def write_inputs(path: Path, checkpoint: Checkpoint) -> list[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from minibert.checking.mistakes import MISTAKES
 from minibert.checking.report import Report
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
 from minibert.checkpoints.checkpoint import Checkpoint
@@ -90,5 +91,5 @@ def explained(verdict: Verdict) -> list[str]:
         if verdict.place is not None:
             lines.append(str(verdict.place))
         if verdict.place is not None and not verdict.causes:
-            lines.append("no known mistake gives these numbers")
+            lines.append(f"no known mistake of {len(MISTAKES)} gives these numbers")
     return lines
