@@ -8,6 +8,9 @@ In reading order:
     world           real weights and texts
     stages          the functions in the order in which they are written, and the inputs on which they are tried
     report          what a check found
+    outputs         the inputs of a model, and the outputs in what it returns
+    child           the process in which a checked file runs
+    process         that process from outside: its limits, and its answers
     solution        a file of functions, checked stage by stage
     port            a whole model, or its numbers in a file, checked output by output
     check           the three ways in: `minibert.check`

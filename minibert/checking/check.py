@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from minibert.checking.mistakes import MISTAKES
 from minibert.checking.report import Report
-from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, load_module, next_stage
+from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings
@@ -33,23 +33,20 @@ def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precis
     file, colon, name = path.rpartition(".py:")
     if path and not colon and not path.endswith(".npz"):
         return of_solution(check_file(user_path(path), stage), stage)
-    from minibert.checking.port import check_arrays, check_model  # which loads what a file of functions does not need
+    from minibert.checking.port import (
+        check_arrays,
+        check_model,
+        check_model_of_file,
+    )  # which loads what a file of functions does not need
 
     checkpoint = Checkpoint.open(model)
     if not path.endswith(".npz"):
-        return check_model(made_by(user_path(file + ".py"), name) if colon else what, checkpoint)
+        return (
+            check_model_of_file(user_path(file + ".py"), name, checkpoint) if colon else check_model(what, checkpoint)
+        )
     if not user_path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file; `minibert check --export inputs.npz` writes the inputs")
     return check_arrays(user_path(path), checkpoint, precision)
-
-
-def made_by(path: Path, name: str) -> Any:
-    """Return the class or function of this name in a file. Raises ValueError if it has none."""
-    module = load_module(path)
-    if not callable(found := getattr(module, name, None)):
-        names = [one for one in vars(module) if not one.startswith("_") and callable(getattr(module, one))]
-        raise ValueError(f"{path} has no class or function {name}; it has {', '.join(names) or 'none'}")
-    return found
 
 
 def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
@@ -94,5 +91,5 @@ def explained(verdict: Verdict) -> list[str]:
         if verdict.place is not None:
             lines.append(str(verdict.place))
         if verdict.place is not None and not verdict.causes:
-            lines.append("no known mistake gives these numbers")
+            lines.append(f"no known mistake of {len(MISTAKES)} gives these numbers")
     return lines

@@ -1,28 +1,33 @@
 """Which known mistake gives these numbers? Each is made on the reference, and its outputs are compared.
 
-A mistake is named if the reference with it gives the numbers that were found, within the bound of rounding, and if
-nothing nearer does. If none does, pairs are tried.
+A mistake is named if the reference with it gives the numbers that were found, within rounding, and if nothing nearer
+does. Its rounding is measured as for the right numbers, since a mistake may enlarge it. If none fits, pairs are tried.
 """
 
 from __future__ import annotations
 
 import ast
 import itertools
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import torch
+from torch import Tensor
+
 from minibert.checking.mistakes import MISTAKES, SOURCE, Functions, Mistake, functions_with
-from minibert.checking.numbers import Outputs, distance
+from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision
 
-NEAR = 0.01  # of the distance to the right numbers: a mistake may enlarge rounding
-EQUAL = 1.5  # mistakes at most this many times as far as the nearest are named too
-SECONDS = 6.0  # to look for pairs
+NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
+EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
+WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
+SINGLES, PAIRS = 3.0, 1.5  # seconds of this thread for looking through the mistakes, and through pairs of them
 
-# The outputs of functions by name, of the reference or of it with mistakes; raises if they cannot be computed.
-Run = Callable[[Functions], list[Outputs]]
+# The outputs of functions by name, of the reference or of it with mistakes, computed in a dtype; raises if they cannot.
+Run = Callable[[Functions, torch.dtype], list[Outputs]]
 
 
 @dataclass(frozen=True)
@@ -31,40 +36,56 @@ class Numbers:
 
     found: list[Outputs]
     right: list[Outputs]
-    bounds: list[dict[str, float]]
+    bounds: list[Bounds]
     run: Run
+    dtype: torch.dtype = torch.float32  # in which they were computed
 
     def far(self, others: list[Outputs]) -> float:
         """Return how far the found numbers are from others, in bounds."""
-        return apart(self.found, others, self.bounds)
+        return farthest(self.found, others, self.bounds)
 
-    def outputs(self, mistakes: tuple[Mistake, ...]) -> list[Outputs] | None:
+    def mean(self, others: list[Outputs]) -> float:
+        """Return how far they are on average."""
+        return sum(map(mean_distance, self.found, others, self.bounds))
+
+    def outputs(self, mistakes: tuple[Mistake, ...], dtype: torch.dtype = torch.float32) -> list[Outputs] | None:
         """Return the outputs of the reference with these mistakes; None if they cannot be made or computed."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as of a variance of one token
-                return self.run(functions_with(mistakes))
+                return self.run(functions_with(mistakes), dtype)
         except Exception:  # a mistake may make anything impossible, as shapes that do not fit
             return None
 
+    def given_by(self, mistakes: tuple[Mistake, ...], outputs: list[Outputs]) -> bool:
+        """Return whether these mistakes, which give these outputs, give the found numbers within their own rounding."""
+        if self.far(outputs) <= 1.0:
+            return True
+        rounded = self.outputs(mistakes, other_precision(self.dtype))
+        if rounded is None:
+            return False
+        own = [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
+        return farthest(self.found, outputs, own) <= 1.0
 
-def apart(found: list[Outputs], others: list[Outputs], bounds: list[dict[str, float]]) -> float:
+
+def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) -> float:
     """Return the largest distance of all cases."""
-    return max(distance(one, other, bound) for one, other, bound in zip(found, others, bounds, strict=True))
+    return max(map(distance, found, others, limits))
 
 
 @cache
 def reached(function: str) -> tuple[str, ...]:
     """Return a function of the reference and those that it calls, directly or not, in their order."""
-    return tuple(one for one in calls_in(SOURCE) if one in called(calls_in(SOURCE), function))
+    calls = calls_in(ast.parse(SOURCE))
+    used = called(calls, function)
+    return tuple(one for one in calls if one in used)
 
 
-@cache
-def calls_in(source: str) -> dict[str, set[str]]:
-    """Return the functions of a module, each with the names that occur in it. Raises SyntaxError."""
+def calls_in(tree: ast.Module) -> dict[str, set[str]]:
+    """Return the functions of a module, each with the names that occur in it."""
     return {
         one.name: {name.id for name in ast.walk(one) if isinstance(name, ast.Name)}
-        for one in ast.walk(ast.parse(source))
+        for one in ast.walk(tree)
         if isinstance(one, ast.FunctionDef)
     }
 
@@ -81,40 +102,82 @@ def called(calls: dict[str, set[str]], function: str) -> set[str]:
 
 
 def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, ...]) -> list[tuple[Mistake, ...]]:
-    """Return the mistakes that give these numbers, the likeliest first; [] if none does.
+    """Return the mistakes that give these numbers, the nearest first; [] if none does.
 
     functions: in which they may be, the likeliest last. known: mistakes that were found before and are part of it.
     """
     candidates = [one for name in reversed(functions) for one in MISTAKES if one.function == name and one not in known]
-    if found := fitting(numbers, ((one,) for one in candidates), known):
+    if found := fitting(numbers, ((one,) for one in candidates), known, SINGLES):
         return found
     own = [one for one in candidates if one.function == functions[-1]]
     rest = [one for one in candidates if one.function != functions[-1]]
     pairs = itertools.chain(
         itertools.combinations(own, 2), itertools.product(own, rest), itertools.combinations(rest, 2)
     )
-    return fitting(numbers, pairs, known, time.monotonic() + SECONDS)
+    return fitting(numbers, pairs, known, PAIRS)
 
 
 def fitting(
-    numbers: Numbers,
-    choices: Iterable[tuple[Mistake, ...]],
-    known: tuple[Mistake, ...],
-    until: float = float("inf"),
+    numbers: Numbers, choices: Iterable[tuple[Mistake, ...]], known: tuple[Mistake, ...], seconds: float
 ) -> list[tuple[Mistake, ...]]:
-    """Return the choices that give the found numbers, the nearest first."""
+    """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
+    until = time.thread_time() + seconds
     right = numbers.far(numbers.right)
-    found: list[tuple[float, tuple[Mistake, ...]]] = []
-    for chosen in choices:
-        if time.monotonic() > until:
+    near: list[tuple[float, int, tuple[Mistake, ...], list[Outputs]]] = []
+    for number, chosen in enumerate(choices):
+        if time.thread_time() > until:
             break
         outputs = numbers.outputs(known + chosen)
-        if outputs is None:
+        if outputs is None or farthest(outputs, numbers.right, numbers.bounds) <= 1.0:
             continue
         far = numbers.far(outputs)
-        if far <= max(1.0, NEAR * min(right, 1e6)) and apart(outputs, numbers.right, numbers.bounds) > 1.0:
-            found.append((far, chosen))
+        if far <= max(1.0, NEAR * min(right, 1e6)):
+            near.append((numbers.mean(outputs), number, chosen, outputs))
             if len(chosen) > 1 and far <= 1.0:
                 break  # there are many pairs
-    nearest = min((far for far, _ in found), default=0.0)
-    return [chosen for far, chosen in sorted(found, key=lambda one: one[0]) if far <= max(1.0, EQUAL * nearest)]
+    near.sort(key=lambda one: one[:2])
+    for place, (_, _, chosen, outputs) in enumerate(near):
+        if numbers.given_by(known + chosen, outputs):
+            return [chosen] + [
+                other for _, _, other, same in near[place + 1 :] if farthest(same, outputs, numbers.bounds) <= EQUAL
+            ]
+    return []
+
+
+def hidden_cause(numbers: Numbers, others: list[Outputs], functions: Sequence[str]) -> tuple[Mistake, ...]:
+    """Return the mistake that explains differences that are within rounding; () if none does.
+
+    Computing in few digits differs at random from the right numbers, a mistake in one direction: how far the found
+    numbers have gone from the right ones to those of the mistake is a share, near 1 if it was made, and near 0 for
+    right numbers that were computed in several ways (others). It must be so in each text.
+    """
+    until = time.thread_time() + SINGLES
+    (found,), (right,), (limit,) = numbers.found, numbers.right, numbers.bounds
+    best: tuple[float, tuple[Mistake, ...]] = (math.inf, ())
+    for mistake in (one for name in reversed(functions) for one in MISTAKES if one.function == name):
+        if time.thread_time() > until:
+            break
+        outputs = numbers.outputs((mistake,))
+        if outputs is None or not all(bool(x.isfinite().all()) for x in outputs[0].values()):
+            continue
+        wrong = outputs[0]
+        if any(abs(float(shares_of(other, right, wrong, limit).sum())) > WITHOUT for other in others):
+            continue
+        shares = shares_of(found, right, wrong, limit)  # (B)
+        whole = shares_of(wrong, right, wrong, limit)
+        total = float(shares.sum())
+        in_each = shares[whole > 0.05] / whole[whole > 0.05]
+        if abs(total - 1) < WITH and bool(((in_each > 0.4) & (in_each < 1.6)).all()):
+            best = min(best, (numbers.mean(outputs), (mistake,)), key=lambda one: one[0])
+    return best[1] if best[0] < numbers.mean(numbers.right) else ()
+
+
+def shares_of(found: Outputs, right: Outputs, wrong: Outputs, limit: Bounds) -> Tensor:
+    """Return how far found is on the way from right to wrong, as parts of 1 that the texts have, (B)."""
+    along = torch.zeros(())
+    length = torch.zeros(())
+    for name, x in right.items():
+        way = ((wrong[name] - x) / limit[name].mean).double().flatten(1)
+        along = along + (way * ((found[name] - x) / limit[name].mean).double().flatten(1)).sum(dim=1)
+        length = length + (way * way).sum()
+    return along / length.clamp(min=1e-30)

@@ -36,6 +36,11 @@ class Mistake(NamedTuple):
         return source[:begin] + body + source[end:]
 
 
+def text_of(mistake: Mistake, eps: float = 1e-12, first_position: int = 0) -> str:
+    """Return what is wrong, with the values that a checkpoint has."""
+    return mistake.cause.format(eps=f"{eps:g}", first=first_position)
+
+
 @cache
 def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     """Return the functions of the reference with these mistakes, by name. Raises ValueError as Mistake.apply."""
@@ -77,6 +82,7 @@ VARIANCE = "variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)"
 NORMAL = "return weight * (x - mean) / torch.sqrt(variance + eps) + bias"
 GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
 POSITION = "position = torch.arange(ids.shape[1])"
+FROM = ' + {} - int(weights.get("first_position", 0))'
 SEGMENTS = '["embeddings.token_type_embeddings.weight"][segments]'
 TOKENS = 'x = weights["embeddings.word_embeddings.weight"][ids]'
 EMBEDDING_NORM = 'layer_norm(x, weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"], eps)'
@@ -103,6 +109,38 @@ OF_SCORES = "of_scores = p * (of_p - (of_p * p).sum(dim=-1, keepdim=True)) * sca
 UPDATE = "update = (mean / (1 - 0.9**step)) / (torch.sqrt(square / (1 - 0.999**step)) + 1e-8)"
 STEPPED = "return parameter - rate * (update + decay * parameter), mean, square"
 
+LAYER_CALL = "x, probabilities = layer(x, mask, of_layer, heads, eps)"
+WITHOUT_LAST_NORM = """\
+def bare(x, mask, weights, heads, eps):
+        norm, calls = layer_norm, []
+        globals()["layer_norm"] = lambda x, *rest: x if calls else calls.append(1) or norm(x, *rest)
+        try:
+            return layer(x, mask, weights, heads, eps)
+        finally:
+            globals()["layer_norm"] = norm
+
+    x = embed("""
+FUSED = """\
+weights = dict(weights)
+    for kind in ("weight", "bias"):
+        fused = torch.cat([weights[f"attention.self.{name}.{kind}"] for name in ("query", "key", "value")])
+        parts = fused.reshape(SHAPE, *fused.shape[1:]).movedim(AXIS, 0)
+        for name, part in zip(("query", "key", "value"), parts):
+            weights[f"attention.self.{name}.{kind}"] = part.reshape(-1, *fused.shape[1:])
+    """
+ROWS_FIRST = """\
+return torch.stack([
+        (torch.logsumexp(x[y != IGNORED], dim=-1) - x[y != IGNORED].gather(1, y[y != IGNORED, None])[:, 0]).mean()
+        for x, y in zip(logits, labels) if bool((y != IGNORED).any())
+    ]).mean()
+    """
+FLAT = "logits, labels = logits.flatten(0, -2), labels.flatten()"
+ROUNDED = (
+    "weights = {name: x.TYPE().float() if x.is_floating_point() else x for name, x in weights.items()}\n    x = embed("
+)
+SPLIT_CALL = "split_heads(linear("
+ATTEND = "context, probabilities = attention(query, key, value, mask)"
+
 # ruff: noqa: E501  # a row per mistake
 # fmt: off
 MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *edits in (
@@ -123,8 +161,15 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("tokenize", "$, +, <, =, >, ^, `, | and ~ are not treated as punctuation", "(c.isascii() and c.isprintable() and not c.isalnum() and not c.isspace())", "False"),
     ("tokenize", "only spaces separate words, not tabs, line ends and other white space", "if c.isspace():", 'if c == " ":'),
     ("tokenize", "words are not split into pieces", "for piece in word_pieces(word, vocabulary)", "for piece in [word]"),
+    ("tokenize", "[CLS] and [SEP] are added", "return [piece for", 'return ["[CLS]"] + [piece for', "word_pieces(word, vocabulary)]", 'word_pieces(word, vocabulary)] + ["[SEP]"]'),
+    ("tokenize", "[CLS] is added", "return [piece for", 'return ["[CLS]"] + [piece for'),
+    ("tokenize", "every sign is a word, except _ (the classes \\w and \\W of re)", "if c.isspace():", 'is_punctuation = not (c.isalnum() or c == "_")\n        if c.isspace():'),
+    ("tokenize", "every sign is a word, not only punctuation", "if c.isspace():", "is_punctuation = not c.isalnum()\n        if c.isspace():"),
+    ("tokenize", "_ is treated as a letter", "if c.isspace():", 'is_punctuation = is_punctuation and c != "_"\n        if c.isspace():'),
+    ("tokenize", "Chinese characters are words of their own", "if c.isspace():", 'is_punctuation = is_punctuation or "\\u4e00" <= c <= "\\u9fff"\n        if c.isspace():'),
     # Weights
     ("read_safetensors", "data_offsets are counted from the header, not from its end", "data = bytearray", "file.seek(8)\n        data = bytearray"),
+    ("read_safetensors", "data_offsets are counted from the beginning of the file, not from the end of the header", "data = bytearray", "file.seek(0)\n        data = bytearray"),
     ("read_safetensors", "BF16 is read as F16", '"BF16": torch.bfloat16', '"BF16": torch.float16'),
     ("read_safetensors", "F16 is read as BF16", '"F16": torch.float16', '"F16": torch.bfloat16'),
     ("read_safetensors", "matrices are read column by column, not row by row", 'dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])', 'dtype=dtypes[entry["dtype"]]).reshape(entry["shape"][::-1]).permute(tuple(range(len(entry["shape"])))[::-1])'),
@@ -136,8 +181,10 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("linear", "the bias is added twice", " + bias", " + 2 * bias"),
     ("linear", "the bias is subtracted", " + bias", " - bias"),
     # LayerNorm
-    ("layer_norm", "eps is 1e-5, torch's default, not 1e-12", "variance + eps", "variance + 1e-5"),
-    ("layer_norm", "eps is 1e-6, not 1e-12", "variance + eps", "variance + 1e-6"),
+    ("layer_norm", "eps is 1e-5, torch's default, not {eps}", "variance + eps", "variance + 1e-5"),
+    ("layer_norm", "eps is 1e-6, not {eps}", "variance + eps", "variance + 1e-6"),
+    ("layer_norm", "eps is 1e-12, not {eps}", "variance + eps", "variance + 1e-12"),
+    ("layer_norm", "eps is 0, not {eps}", "variance + eps", "variance"),
     ("layer_norm", "eps is added after the root, not to the variance", "torch.sqrt(variance + eps)", "(torch.sqrt(variance) + eps)"),
     ("layer_norm", "the variance is divided by D - 1, not by D", VARIANCE, "variance = x.var(dim=-1, keepdim=True)"),
     ("layer_norm", "the mean is not subtracted (RMSNorm)", NORMAL, "return weight * x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + eps) + bias"),
@@ -147,6 +194,7 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("layer_norm", "weight and bias (gamma and beta) are exchanged", NORMAL, "return bias * (x - mean) / torch.sqrt(variance + eps) + weight"),
     ("layer_norm", "the factor is 1 + weight", NORMAL, NORMAL.replace("weight * ", "(1 + weight) * ")),
     ("layer_norm", "mean and variance are over the tokens, not over the numbers of a token", "dim=-1", "dim=-2"),
+    ("layer_norm", "mean and variance are over all numbers, not over those of a token", "dim=-1, keepdim=True", ""),
     ("layer_norm", "it is divided by the variance, not by its root", "torch.sqrt(variance + eps)", "(variance + eps)"),
     # GELU
     ("gelu", "GELU is approximated by tanh", GELU, "return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))"),
@@ -155,10 +203,14 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("gelu", "the activation is ReLU", GELU, "return x.clamp(min=0)"),
     ("gelu", "the half of GELU is missing", GELU, GELU.replace(" / 2", "")),
     ("gelu", "erf is of x, not of x / √2", "x / math.sqrt(2)", "x"),
+    ("gelu", "x is forgotten: it is only its probability", GELU, GELU.replace("x * (1", "(1")),
+    ("gelu", "GELU is of x rounded to float16, as a table of half floats has it", GELU, GELU.replace("return x", "x = x.half().to(x)\n    return x")),
     ("gelu", "the activation is tanh", GELU, "return torch.tanh(x)"),
     # Embeddings
-    ("embed", "positions begin at 1", POSITION, POSITION + " + 1"),
-    ("embed", "positions begin at 2, as in RoBERTa", POSITION, POSITION + " + 2"),
+    ("embed", "positions begin at 0, not at {first}", POSITION, POSITION + FROM.format(0)),
+    ("embed", "positions begin at 1, not at {first}", POSITION, POSITION + FROM.format(1)),
+    ("embed", "positions begin at 2, as in RoBERTa, not at {first}", POSITION, POSITION + FROM.format(2)),
+    ("embed", "positions begin at 3, not at {first}", POSITION, POSITION + FROM.format(3)),
     ("embed", "all tokens have position 0", POSITION, POSITION + " * 0"),
     ("embed", "positions are not added", 'x = x + weights["embeddings.position_embeddings.weight"][position]', "pass"),
     ("embed", "positions are counted from the end", POSITION, POSITION + ".flip(0)"),
@@ -181,8 +233,12 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("attention", "the scores are not divided by √W", SCORES, SCORES.replace(" / math.sqrt(query.shape[-1])", "")),
     ("attention", "the scores are divided by √W twice", SCORES, SCORES.replace("math.sqrt(query.shape[-1])", "query.shape[-1]")),
     ("attention", "the scores are divided by √D, not by √W", SCORES, SCORES.replace("query.shape[-1]", "query.shape[-1] * query.shape[1]")),
+    ("attention", "the scores are divided by √64, whatever W is", SCORES, SCORES.replace("query.shape[-1]", "64")),
     ("attention", "the scores are multiplied by √W, not divided", SCORES, SCORES.replace("/ math", "* math")),
     ("attention", "softmax is over the queries (dim -2), not over the keys", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=-2") + ".nan_to_num()"),
+    ("attention", "softmax is over the queries (dim -2), not over the keys, and padding is NaN", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=-2")),
+    ("attention", "softmax is over the queries (dim -2), not over the keys, with a finite mask", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=-2"), 'float("-inf")', "-1e9"),
+    ("attention", "the mask is minus infinity for queries too, not only for keys: rows of padding are NaN", SOFTMAX, 'scores = scores.masked_fill(mask[:, None, :, None] == 0, float("-inf"))\n    ' + SOFTMAX),
     ("attention", "softmax is over the heads (dim 1), not over the keys", SOFTMAX, SOFTMAX.replace("dim=-1", "dim=1") + ".nan_to_num()"),
     ("attention", "the mask is not used: padding is attended to", MASKED, "pass"),
     ("attention", "the mask is inverted: only padding is attended to", MASKED, MASKED.replace("== 0", "!= 0").replace('float("-inf")', "-1e9")),
@@ -209,6 +265,8 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("layer", "the LayerNorm after attention is left out", FIRST_SUM, "x = x + attended"),
     ("layer", "the LayerNorm after the feed-forward layers is left out", SECOND_SUM, "return x + feed_forward(x, weights), probabilities"),
     ("layer", "the LayerNorm is before the input is added, not after", FIRST_SUM, "x = x + layer_norm(attended, *norm, eps)"),
+    ("layer", "the second LayerNorm is before the input is added, not after", SECOND_SUM, "return x + layer_norm(feed_forward(x, weights), *norm, eps), probabilities"),
+    ("layer", "both LayerNorms are before the input is added, not after", FIRST_SUM, "x = x + layer_norm(attended, *norm, eps)", SECOND_SUM, "return x + layer_norm(feed_forward(x, weights), *norm, eps), probabilities"),
     ("layer", "both LayerNorms are exchanged", '["attention.output.LayerNorm', '["first', '["output.LayerNorm', '["attention.output.LayerNorm', '["first', '["output.LayerNorm'),
     ("layer", "the first LayerNorm is used twice", '["output.LayerNorm', '["attention.output.LayerNorm'),
     ("layer", "the weights of query and key are exchanged", '("query", "key", "value")', '("key", "query", "value")'),
@@ -217,12 +275,32 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("layer", "the output of attention is not multiplied by attention.output.dense", "attended = linear(", "attended = join_heads(context)\n    _ = linear("),
     ("layer", "the feed-forward layers read the input of the layer, not the output of attention", FIRST_SUM, "given = x\n    " + FIRST_SUM, SECOND_SUM, SECOND_SUM.replace("feed_forward(x,", "feed_forward(given,")),
     ("layer", "there is only one head", QKV, "heads = 1\n    " + QKV),
+    ("layer", "there are twice as many heads", QKV, "heads = 2 * heads\n    " + QKV),
+    ("layer", "there are half as many heads", QKV, "heads = heads // 2\n    " + QKV),
+    *(("layer", f"the bias of {name} is left out", 'weights[f"attention.self.{name}.bias"]', f'(name != "{name}") * weights[f"attention.self.{{name}}.bias"]') for name in ("query", "value")),  # that of key changes no probability
+    ("layer", "the biases of query, key and value are left out", 'weights[f"attention.self.{name}.bias"]', '0 * weights[f"attention.self.{name}.bias"]'),
+    ("layer", "the bias of attention.output is left out", 'weights["attention.output.dense.bias"]', '0 * weights["attention.output.dense.bias"]'),
+    ("layer", "the fused weight of query, key and value is cut in Megatron's order: heads, 3, W", QKV, FUSED.replace("SHAPE", "heads, 3, -1").replace("AXIS", "1") + QKV),
+    ("layer", "the fused weight of query, key and value is cut interleaved: heads, W, 3", QKV, FUSED.replace("SHAPE", "-1, 3").replace("AXIS", "1") + QKV),
+    ("layer", "the heads are cut and joined interleaved", SPLIT_CALL, "(lambda y, heads: y.reshape(*y.shape[:2], -1, heads).permute(0, 3, 1, 2))(linear(", "join_heads(context)", "context.permute(0, 2, 3, 1).flatten(2)"),
+    ("layer", "the heads are cut and joined without exchanging the axes of tokens and heads", SPLIT_CALL, "(lambda y, heads: y.reshape(len(y), heads, y.shape[1], -1))(linear(", "join_heads(context)", "context.reshape(x.shape)"),
+    ("layer", "1 / √W is multiplied into the weight of query, but not into its bias", ATTEND, 'query = query + (math.sqrt(query.shape[-1]) - 1) * split_heads(weights["attention.self.query.bias"].expand_as(x), heads)\n    ' + ATTEND),
     # The encoder
     ("encode", "the last layer is left out", "states.append(x)", "states.append(x if f\"encoder.layer.{number + 1}.output.dense.weight\" in weights else states[-1])"),
     ("encode", "all layers have the weights of the first", 'before = f"encoder.layer.{number}."', 'before = "encoder.layer.0."'),
     ("encode", "the layers are in reverse order", "number = 0", 'number = 0\n    last = max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))', 'before = f"encoder.layer.{number}."', 'before = f"encoder.layer.{last - number}."'),
     ("encode", "the mask does not reach the layers", "layer(x, mask,", "layer(x, torch.ones_like(mask),"),
     ("encode", "the states of padding are set to 0 after each layer", "states.append(x)", "x = x * mask[:, :, None].to(x.dtype)\n        states.append(x)"),
+    ("encode", "attention mask and segments are exchanged", "embed(ids, segments,", "embed(ids, mask,", "layer(x, mask,", "layer(x, segments,"),
+    *(("encode", f"eps is {eps} in the embeddings alone, not {{eps}}", "embed(ids, segments, weights, eps)", f"embed(ids, segments, weights, {eps})") for eps in ("1e-5", "1e-6", "1e-12")),
+    *(("encode", f"eps is {eps} in the layers alone, not {{eps}}", LAYER_CALL, LAYER_CALL.replace("eps", eps)) for eps in ("1e-5", "1e-6", "1e-12")),
+    ("encode", "the LayerNorm of the last layer is left out", "layer(x, mask,", '(layer if f"encoder.layer.{number + 1}.output.dense.weight" in weights else bare)(x, mask,', "x = embed(", WITHOUT_LAST_NORM),
+    ("encode", "the weights are rounded to float16", "x = embed(", ROUNDED.replace("TYPE", "half")),
+    ("encode", "the weights are rounded to bfloat16", "x = embed(", ROUNDED.replace("TYPE", "bfloat16")),
+    ("encode", "the layers are sorted as text: 0, 1, 10, 11, 2, ...", "number = 0", 'number = 0\n    order = sorted({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})', 'before = f"encoder.layer.{number}."', 'before = f"encoder.layer.{order[number]}."'),
+    ("encode", "a prefix without its dot: layer 1 gets the weights of 10 and 11", "name[len(before) :]: x for name, x in weights.items() if name.startswith(before)", 'name.split(".", 3)[3]: x for name, x in weights.items() if name.startswith(before[:-1])'),
+    *(("encode", f"layer {k} is left out", LAYER_CALL, f"given = x\n        {LAYER_CALL}\n        x = given if number == {k} else x") for k in range(12)),
+    *(("encode", f"layer {k} is used twice", LAYER_CALL, f"{LAYER_CALL}\n        if number == {k}:\n            {LAYER_CALL}") for k in range(12)),
     # On top
     ("pooler", "tanh is left out", POOLED, "return linear(x[:, 0], weight, bias)"),
     ("pooler", "it reads the mean of all tokens, not [CLS]", "x[:, 0]", "x.mean(dim=1)"),
@@ -239,6 +317,11 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("predict_tokens", "the LayerNorm is before the activation", TRANSFORMED + "\n    " + TRANSFORM_NORM, TRANSFORMED.replace("gelu(", "(") + "\n    " + TRANSFORM_NORM.replace("x = layer_norm", "x = gelu(layer_norm") + ")"),
     ("predict_tokens", "the bias of the decoder is left out", 'weights["cls.predictions.bias"])', '0 * weights["cls.predictions.bias"])'),
     ("predict_tokens", "the bias of the decoder is added twice", 'weights["cls.predictions.bias"])', '2 * weights["cls.predictions.bias"])'),
+    ("predict_tokens", "it returns probabilities (softmax), not scores", DECODED, DECODED.replace("return ", "return torch.softmax(") + ".double(), dim=-1).to(x)"),
+    ("predict_tokens", "it returns logarithms of probabilities, not scores", DECODED, DECODED.replace("return ", "return torch.log_softmax(") + ", dim=-1)"),
+    ("predict_tokens", "GELU is approximated by tanh in the transform alone", TRANSFORMED, TRANSFORMED.replace("gelu(", "torch.nn.functional.gelu(")[:-1] + ', approximate="tanh")'),
+    *(("predict_tokens", f"eps is {eps} in the transform alone, not {{eps}}", TRANSFORM_NORM, TRANSFORM_NORM.replace("eps)", f"{eps})")) for eps in ("1e-5", "1e-6", "1e-12")),
+    ("predict_tokens", "the bias of the transform is left out", 'weights[before + "dense.bias"]', '0 * weights[before + "dense.bias"]'),
     ("predict_tokens", "the decoder is not tied to the token embedding: its weights are random", DECODED, DECODED.replace('weights["embeddings.word_embeddings.weight"]', 'torch.randn(weights["embeddings.word_embeddings.weight"].shape, generator=torch.Generator().manual_seed(0)).to(x) * 0.02')),
     # Learning
     ("mask_tokens", "every chosen token becomes [MASK]: none is replaced or kept", "how < 0.8", "how < 2"),
@@ -252,8 +335,10 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("mask_tokens", "random tokens and [MASK] are chosen among all tokens, not among the chosen ones", "chosen & (how >= 0.9)", "(special == 0) & (how >= 0.9)"),
     ("mask_tokens", "the labels are the changed ids, not the original ones", "return torch.where(chosen & (how >= 0.9), random, inputs), labels", "inputs = torch.where(chosen & (how >= 0.9), random, inputs)\n    return inputs, torch.where(chosen, inputs, IGNORED)"),
     ("mask_tokens", "the share of chosen tokens is 0.8, not 0.15", "< 0.15", "< 0.8"),
+    ("mask_tokens", "the random numbers are torch's global ones, not the generator's", ", generator=generator", ""),
     ("cross_entropy", "it is the sum over the tokens, not the mean", LOSS, LOSS.replace(".mean()", ".sum()")),
     ("cross_entropy", "the sum is divided by the number of all tokens, not of those with a label", LOSS, "return (torch.logsumexp(logits, dim=-1) - right).sum() / len(kept)"),
+    ("cross_entropy", "it is the mean of the means of each text, not of all tokens", FLAT, ROWS_FIRST + FLAT),
     ("cross_entropy", "tokens without a label count as label 0", "logits, labels = logits[kept], labels[kept]", "labels = labels.clamp(min=0)"),
     ("cross_entropy", "the logarithm of softmax is taken of exp(logits), which is infinite for large logits", "torch.logsumexp(logits, dim=-1)", "logits.exp().sum(dim=-1).log()"),
     ("cross_entropy", "the sign is wrong", LOSS, LOSS.replace("return (", "return -(")),
@@ -285,6 +370,8 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("adamw_step", "only the average of the gradient is corrected for its start at 0", "square / (1 - 0.999**step)", "square"),
     ("adamw_step", "the square average decays by 0.99, not by 0.999", "square = 0.999 * square + 0.001 * gradient**2", "square = 0.99 * square + 0.01 * gradient**2"),
     ("adamw_step", "the correction is one step ahead: steps are counted from 1", "**step", "**(step + 1)"),
+    ("adamw_step", "the correction is one step behind: steps are counted from 1", "**step", "**(step - 1)"),
+    ("adamw_step", "the averages that it returns are the corrected ones", STEPPED, STEPPED.replace("mean, square", "mean / (1 - 0.9**step), square / (1 - 0.999**step)")),
     ("adamw_step", "1e-8 is added inside the root", UPDATE, "update = (mean / (1 - 0.9**step)) / torch.sqrt(square / (1 - 0.999**step) + 1e-8)"),
     ("adamw_step", "the decay is not multiplied by the rate", STEPPED, "return parameter - rate * update - decay * parameter, mean, square"),
     ("adamw_step", "there is no decay", STEPPED, "return parameter - rate * update, mean, square"),
@@ -293,6 +380,7 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("train", "biases and norms have decay too", "decay if x.dim() > 1 else 0.0", "decay"),
     ("train", "nothing has decay", "decay if x.dim() > 1 else 0.0", "0.0"),
     ("train", "step is not counted: every step is the first for AdamW", "mean, square, step, rate", "mean, square, 1, rate"),
+    ("train", "steps are counted from 0, not from 1", "range(1, steps + 1)", "range(steps)"),
     ("train", "the averages of AdamW start at 0 in every step", "state[name] = adamw_step(x, gradient, mean, square,", "state[name] = adamw_step(x, gradient, 0 * mean, 0 * square,"),
     ("train", "the losses are those after each step, not before", "return losses", "return [*losses[1:], float(loss_of({name: x for name, (x, _, _) in state.items()}))]"),
 ))

@@ -1,7 +1,9 @@
 """What a function returned, beside what it should have: the difference, its bound, and where and of which kind it is.
 
-A right solution computes in another order, and differs by rounding. The bound of an output is measured: 16 times what
-the reference's float32 differs from its float64, and at least 8 units of float32's precision at the largest number.
+A right solution computes in another order, and differs by rounding. Bounds are measured for each output and precision:
+in float32, 16 times the difference of the reference's float32 from its float64, and at least 8 units of float32's
+precision at the largest number; in float16 and bfloat16, 3 times the largest difference between computing in that type
+and in float32, and 2 times its root mean square, which tells a mistake from rounding where the largest does not.
 """
 
 from __future__ import annotations
@@ -9,48 +11,72 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-FACTOR = 16
-UNITS = 8
+FACTOR, UNITS = 16, 8  # in float32
+LARGEST, MEAN = 3, 2  # times the measured error of a type of less precision
 Outputs = dict[str, Any]  # by name: tensors, or texts
 
 
-def flatten(result: Any, name: str = "") -> Outputs:
-    """Return the tensors and lists of texts in a result, by names such as "0" or "layer.weight"."""
+class Bound(NamedTuple):
+    """How much an output may differ: the largest difference, and its root mean square."""
+
+    largest: float
+    mean: float
+
+
+Bounds = dict[str, Bound]
+
+
+def flatten(result: Any, name: str = "", names: tuple[str, ...] = ()) -> Outputs:
+    """Return the tensors and lists of texts in a result, by names such as "0" or "layer.weight".
+
+    names: of the items of a tuple or list of as many; else they are numbered.
+    """
     if isinstance(result, float | int) and not isinstance(result, bool):
         return {name: torch.tensor(result, dtype=torch.float64)}
     texts = isinstance(result, tuple | list) and all(isinstance(one, str) for one in result)
     if texts or not isinstance(result, Mapping | tuple | list):
         return {name: list(result) if texts else result}
-    items = result.items() if isinstance(result, Mapping) else enumerate(result)
+    if isinstance(result, Mapping):
+        items: Any = result.items()
+    else:
+        items = zip(names, result, strict=True) if len(names) == len(result) else enumerate(result)
     return {k: v for key, value in items for k, v in flatten(value, f"{name}.{key}".lstrip(".")).items()}
 
 
-def to_double(value: Any) -> Any:
-    """Return a copy whose floats are float64."""
+def converted(value: Any, dtype: torch.dtype) -> Any:
+    """Return a copy whose floats are of this dtype."""
     if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
+        return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, Mapping):
-        return {key: to_double(one) for key, one in value.items()}
-    return type(value)(map(to_double, value)) if isinstance(value, list | tuple) else value
+        return {key: converted(item, dtype) for key, item in value.items()}
+    return type(value)(converted(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 
 
-def bounds(expected: Outputs, exact: Outputs, dtype: torch.dtype = torch.float32) -> dict[str, float]:
-    """Return how much each output may differ.
+def other_precision(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype whose difference from float32 is the rounding of a port that computes in `dtype`."""
+    return torch.float64 if dtype == torch.float32 else dtype
 
-    exact: the same in float64; or the same as a port computes it in a dtype of less precision.
-    """
+
+def bounds(expected: Outputs, others: list[Outputs], dtype: torch.dtype = torch.float32) -> Bounds:
+    """Return how much each output may differ if it is computed in dtype; others: the same in `other_precision`."""
     found = {}
     for name, x in expected.items():
-        if isinstance(x, Tensor) and x.is_floating_point():
-            rounding = difference(x, exact[name])
-            found[name] = max(FACTOR * rounding, UNITS * torch.finfo(dtype).eps * float(x.abs().max()))
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            found[name] = Bound(0.0, 0.0)
+            continue
+        unit = torch.finfo(dtype).eps * (float(x.abs().max()) if x.numel() else 0.0)
+        rounding = max(difference(x, other[name]) for other in others)
+        if dtype == torch.float32:
+            largest = max(FACTOR * rounding, UNITS * unit)
+            found[name] = Bound(largest, largest)
         else:
-            found[name] = 0.0
+            mean = max(root_mean_square(x, other[name]) for other in others)
+            found[name] = Bound(max(LARGEST * rounding, unit), max(MEAN * mean, unit / 16))
     return found
 
 
@@ -60,11 +86,11 @@ def problem(found: Outputs, expected: Outputs) -> str:
         return f"it returned {described(found)}; expected {described(expected)}"
     for name, right in expected.items():
         value = found[name]
-        where = f"output {name} " if name else ""
+        where = f"{name} " if name else "it "
         if not isinstance(value, type(right)):
-            kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+            kind = getattr(value, "kind", "") or f"{type(value).__module__}.{type(value).__name__}"
             wanted = "a torch tensor" if isinstance(right, Tensor) else "a list of texts"
-            return f"{where}is of type {kind}; expected {wanted}"
+            return f"{where}is of type {kind.removeprefix('builtins.')}; expected {wanted}"
         if not isinstance(right, Tensor):
             continue
         if value.shape != right.shape:
@@ -93,15 +119,36 @@ def difference(found: Tensor, expected: Tensor) -> float:
     return float(differences(found, expected).max()) if found.numel() else 0.0
 
 
-def distance(found: Outputs, expected: Outputs, bound: Mapping[str, float]) -> float:
-    """Return the largest difference of all outputs in units of their bounds; infinity if they cannot be compared."""
+def root_mean_square(found: Tensor, expected: Tensor) -> float:
+    """Return the root mean square of the differences."""
+    return float(differences(found, expected).square().mean().sqrt()) if found.numel() else 0.0
+
+
+def distance(found: Outputs, expected: Outputs, bound: Mapping[str, Bound]) -> float:
+    """Return the largest distance of all outputs, in units of their bounds; infinity if they cannot be compared."""
     if problem(found, expected):
         return math.inf
-    largest = 0.0
-    for name, right in expected.items():
-        apart = difference(found[name], right) if isinstance(right, Tensor) else float(found[name] != right)
-        largest = max(largest, apart / bound[name] if bound[name] else math.inf if apart else 0.0)
-    return largest
+    return max((apart(found[name], right, bound[name]) for name, right in expected.items()), default=0.0)
+
+
+def apart(found: Any, expected: Any, bound: Bound) -> float:
+    """Return how far two outputs are apart, in units of their bound: by the largest difference or by the mean."""
+    if not isinstance(expected, Tensor):
+        return math.inf if found != expected else 0.0
+    pairs = (difference(found, expected), bound.largest), (root_mean_square(found, expected), bound.mean)
+    return max(far / allowed if allowed else math.inf if far else 0.0 for far, allowed in pairs)
+
+
+def mean_distance(found: Outputs, expected: Outputs, bound: Mapping[str, Bound]) -> float:
+    """Return the sum over the outputs of their mean differences in units of their bounds: the nearest is the least."""
+    if problem(found, expected):
+        return math.inf
+    return sum(
+        root_mean_square(found[name], right) / (bound[name].mean or 1.0)
+        if isinstance(right, Tensor)
+        else float(found[name] != right)
+        for name, right in expected.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -116,13 +163,13 @@ class Mismatch:
     largest: float
 
     def __str__(self) -> str:
-        where = f"{f'output {self.output}' * bool(self.output)}{list(self.index) if self.index else ''}"
+        where = f"{self.output}{list(self.index) if self.index else ''}"
         found, expected = (f"{x:.6g}" if isinstance(x, float) else repr(x) for x in (self.found, self.expected))
         said = f"{where + ': ' if where else ''}found {found}, expected {expected}"
         return f"{said}; {self.kind}" if self.kind else said
 
 
-def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], mask: Tensor | None = None) -> Mismatch:
+def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, Bound], mask: Tensor | None = None) -> Mismatch:
     """Return the first wrong number; mask: (B,S), 1 for a real token, if the outputs are of such a batch."""
     for name, right in expected.items():
         value = found[name]
@@ -132,11 +179,19 @@ def first_wrong(found: Outputs, expected: Outputs, bound: Mapping[str, float], m
             continue
         a = value.detach().double()
         b = right.double()
-        wrong = differences(a, b) > bound[name]
+        wrong = differences(a, b) > bound[name].largest
+        if not bool(wrong.any()) and apart(value, right, bound[name]) > 1.0:
+            wrong = differences(a, b) > bound[name].mean  # many numbers differ, none by much
         if bool(wrong.any()):
             index = tuple(wrong.nonzero()[0].tolist())
             return Mismatch(name, index, float(a[index]), float(b[index]), kind_of(a, b, wrong, mask), difference(a, b))
     raise ValueError("nothing is wrong")
+
+
+def is_factor(ratio: Tensor) -> bool:
+    """Return whether these quotients are one number, other than 1."""
+    mean, spread = float(ratio.mean()), float(ratio.std())
+    return spread < 1e-3 * abs(mean) and abs(mean - 1) > 20 * spread + 1e-3
 
 
 def kind_of(a: Tensor, b: Tensor, wrong: Tensor, mask: Tensor | None) -> str:
@@ -145,7 +200,7 @@ def kind_of(a: Tensor, b: Tensor, wrong: Tensor, mask: Tensor | None) -> str:
     if not bool(a.isfinite().all()):
         return f"{int((~a.isfinite()).sum()):,} numbers are NaN or infinite"
     ratio = a[wrong] / b[wrong]
-    if len(ratio) > 1 and bool(ratio.isfinite().all()) and float(ratio.std()) < 1e-3 * abs(float(ratio.mean())):
+    if len(ratio) > 1 and bool(ratio.isfinite().all()) and is_factor(ratio):
         return f"all wrong numbers are {float(ratio.mean()):.6g} times as large as they should be"
     for first in range(a.dim()):
         for second in range(first + 1, a.dim()):

@@ -10,11 +10,13 @@ made on the reference, which has the weights of the checkpoint, until one gives 
 
 from __future__ import annotations
 
-import inspect
+import math
+import os
 import re
 import traceback
 import warnings
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,27 +24,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from minibert.checking.diagnosis import Numbers, diagnose, reached
-from minibert.checking.mistakes import Functions, Mistake, functions_with
-from minibert.checking.numbers import Outputs, bounds, difference, distance, first_wrong, problem
+from minibert.checking.child import call_twice, message_of
+from minibert.checking.diagnosis import Numbers, Run, diagnose, hidden_cause, reached
+from minibert.checking.mistakes import MISTAKES, Functions, Mistake, functions_with, text_of
+from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted, difference, first_wrong, problem
+from minibert.checking.outputs import INPUTS, OUTPUTS, as_tensor, outputs_of
+from minibert.checking.process import MEMORY, working_folder
 from minibert.checking.report import Report, heat_map
-from minibert.checking.solution import limited
+from minibert.checking.solution import parsed, started
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load, name_in_file
 from minibert.families.bert import BERT
 from minibert.model import FeedForward
 from minibert.text.tokenizer import load_tokenizer
-from minibert.utils.files import MOST_BYTES, atomic_write
+from minibert.utils.files import atomic_write
 from minibert.utils.inference import inference
 
 TEXTS = ("He opened the door, and went in.", "She was very unhappy.", "No.", "Where is he?", "")
 PAIRS = (None, None, None, "He went in.", None)
 LIMIT = 120.0  # seconds for loading a model, and for a call
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("hidden_states", "attentions", "last_hidden_state", "pooler_output", "logits")
-LAYER = re.compile(r"(hidden_states|attentions)\.(\d+)")  # the name of an output of one layer
+LAYER = re.compile(r"(hidden_states|attentions)\.(0|[1-9][0-9]{0,2})")  # the name of an output of one layer
 EXPECTED = "expected."  # before the names of what the outputs should be, in the file of --export
 
 
@@ -98,10 +102,37 @@ class Expected:
         """The same in float64."""
         return self.outputs_in(torch.float64)
 
-    def limits(self, dtype: torch.dtype) -> dict[str, float]:
+    def limits(self, dtype: torch.dtype) -> Bounds:
         """Return how much each output of a port that computes in this dtype may differ, by the names of `in_parts`."""
-        other = self.exact if dtype == torch.float32 else self.outputs_in(dtype)
-        return bounds(in_parts(self.right), in_parts(other), dtype)
+        return bounds(self.parts, self.others(dtype), dtype)
+
+    @cached_property
+    def parts(self) -> Outputs:
+        """The right outputs in parts."""
+        return in_parts(self.right)
+
+    def others(self, dtype: torch.dtype) -> list[Outputs]:
+        """Return the right outputs, in parts, as ways of computing in another precision give them.
+
+        In a type of less precision these are minibert's own, which rounds little, and the reference's, which rounds
+        after each operation.
+        """
+        if dtype == torch.float32:
+            return [in_parts(self.exact)]
+        model = {name: x.float() for name, x in in_parts(self.outputs_in(dtype)).items()}
+        if not self.is_computable:
+            return [{name: x + (model[name] - x) * 2 for name, x in self.parts.items()}]  # with one way only
+        return [model, model | self.reference(functions_with(()), dtype)]
+
+    @cached_property
+    def is_computable(self) -> bool:
+        """Whether the reference computes this checkpoint's outputs."""
+        if self.weights is None:
+            return False
+        limits = bounds(self.parts, self.others(torch.float32))
+        own = self.visible(self.reference(functions_with(())))
+        right = self.visible(self.parts)
+        return all(apart(x, right[name], limits[name]) <= 1.0 for name, x in own.items())
 
     @cached_property
     def weights(self) -> dict[str, Tensor] | None:
@@ -123,29 +154,49 @@ class Expected:
         found = {name_in_file(BERT, ours, of_head): x for ours, x in model.state_dict().items()}
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
-        found[positions] = found[positions][architecture.first_position :]
-        found["eps"] = torch.tensor(config.layer_norm_eps, dtype=torch.float64)
+        # Position 0 of the reference is the first that is used; those before it are the last.
+        found[positions] = found[positions].roll(-architecture.first_position, 0)
+        found["first_position"] = torch.tensor(architecture.first_position)
         found["heads"] = torch.tensor(config.num_attention_heads)
         return found
 
-    def reference(self, functions: Functions) -> Outputs:
-        """Return the outputs of these functions of the reference, in parts."""
-        weights = self.weights
-        assert weights is not None
+    def reference(
+        self, functions: Functions, dtype: torch.dtype = torch.float32, names: Iterable[str] | None = None
+    ) -> Outputs:
+        """Return the outputs of these functions of the reference, in parts; names: only what these need is computed."""
+        wanted = self.parts if names is None else names
+        layers = max(layers_for(name) for name in wanted)
+        kinds = {name.partition(".")[0] for name in wanted}
+        weights = {name: x for name, x in converted(self.weights, dtype).items() if number_of(name) < layers}
         ids, mask, segments = (self.inputs[name] for name in INPUTS)
-        eps = float(weights["eps"])
-        heads = int(weights["heads"])
         with torch.no_grad():
-            states, attentions = functions["encode"](ids, segments, mask, weights, heads, eps)
-            named = {"hidden_states": torch.stack(states), "attentions": torch.stack(attentions)}
-            named["last_hidden_state"] = states[-1]
-            if "pooler.dense.weight" in weights:
-                named["pooler_output"] = functions["pooler"](
-                    states[-1], weights["pooler.dense.weight"], weights["pooler.dense.bias"]
-                )
-            if "cls.predictions.bias" in weights:
-                named["logits"] = functions["predict_tokens"](states[-1], weights, eps)
-        return in_parts(named)
+            states, attentions = functions["encode"](ids, segments, mask, weights, int(weights["heads"]), self.eps)
+            named: Outputs = {"hidden_states": states, "attentions": attentions, "last_hidden_state": states[-1]}
+            if "pooler_output" in kinds and "pooler.dense.weight" in weights:
+                pooler = weights["pooler.dense.weight"], weights["pooler.dense.bias"]
+                named["pooler_output"] = functions["pooler"](states[-1], *pooler)
+            if "logits" in kinds and "cls.predictions.bias" in weights:
+                named["logits"] = functions["predict_tokens"](states[-1], weights, self.eps)
+        return {name: x if dtype == torch.float64 else x.float() for name, x in in_parts(named).items()}
+
+    @property
+    def eps(self) -> float:
+        """The eps of config.json."""
+        return float(self.checkpoint.config.layer_norm_eps)
+
+    def said(self, mistakes: tuple[Mistake, ...]) -> str:
+        """Return what is wrong, with the values of this checkpoint."""
+        first = int(self.weights["first_position"]) if self.weights else 0
+        return " and ".join(text_of(mistake, self.eps, first) for mistake in mistakes)
+
+    def run(self, right: Outputs) -> Run:
+        """Return what computes these outputs by functions of the reference."""
+
+        def run(functions: Functions, dtype: torch.dtype) -> list[Outputs]:
+            outputs = self.reference(functions, dtype, right)
+            return [self.visible({name: outputs[name] for name in right if name in outputs})]
+
+        return run
 
     def visible(self, outputs: Outputs) -> Outputs:
         """Return the outputs with 0 at padding."""
@@ -183,67 +234,162 @@ def stage_of(name: str) -> tuple[str, str, int | None]:
     }[kind]
 
 
-def compare(expected: Expected, found: Outputs, dtype: torch.dtype) -> Report:
-    """Compare the outputs of a port, by their names in OUTPUTS, and name the mistakes that explain the differences."""
-    parts = in_parts(found)
-    right = {name: x for name, x in in_parts(expected.right).items() if name in parts}
+def layers_for(name: str) -> float:
+    """Return how many layers an output needs."""
+    kind, _, number = name.partition(".")
+    return int(number or 0) + (kind == "attentions") if kind in OUTPUTS[:2] else math.inf
+
+
+def number_of(name: str) -> int:
+    """Return the layer of a weight, -1 if it is of none."""
+    return int(name.split(".")[2]) if name.startswith("encoder.layer.") else -1
+
+
+def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool = False) -> Report:
+    """Compare the outputs of a port, by their names in OUTPUTS, and name the mistakes that explain the differences.
+
+    some: there may be fewer states and attentions than the checkpoint has.
+    """
+    unknown = found.keys() - expected.right.keys()
+    found = {name: x for name, x in found.items() if name in expected.right}
+    if not found:
+        return failed(f"{', '.join(unknown)} cannot be compared: the checkpoint has none")
+    if why := miscounted(expected, found, some):
+        return why
+    given = {name: x.float() for name, x in in_parts(found).items()}
+    right = {name: x for name, x in expected.parts.items() if name in given}
     for name in right:
-        if why := problem({name: parts[name].float()}, {name: right[name]}):
+        if why := problem({name: given[name]}, {name: right[name]}):
             _, title, layer = stage_of(name)
-            return Report(False, title, layer, (), float("inf"), (why,))
-    parts = expected.visible({name: parts[name].float() for name in right})
-    right = expected.visible(right)
+            return Report(False, title, layer, (), math.inf, (why,))
+    parts, right = expected.visible(given), expected.visible(right)
     limits = {name: limit for name, limit in expected.limits(dtype).items() if name in right}
-    ratios = {name: distance({name: parts[name]}, {name: x}, limits) for name, x in right.items()}
+    wrong = [name for name, x in right.items() if apart(parts[name], x, limits[name]) > 1.0]
     largest = max(difference(parts[name], x) for name, x in right.items())
-    wrong = [name for name in right if ratios[name] > 1.0]
     checked = f"{len(right)} outputs compared: {', '.join(dict.fromkeys(name.split('.')[0] for name in right))}"
+    checked += f"; not {', '.join(unknown)}, which the checkpoint has not" * bool(unknown)
+    numbers = Numbers([parts], [right], [limits], expected.run(right), dtype)
     if not wrong:
-        allowed = f"the largest difference is {largest:.1e}, at most {max(limits.values()):.1e} is allowed"
-        return Report(True, None, None, (), largest, (checked, f"right within rounding: {allowed}"))
-    name = wrong[0]
+        if dtype != torch.float32 and expected.is_computable:
+            others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
+            if hidden := hidden_cause(numbers, others, reached_by(right)):
+                said = "the differences are within rounding, but a known mistake explains them"
+                return Report(False, "model", None, (expected.said(hidden),), largest, (checked, said))
+        allowed = max(limit.largest for limit in limits.values())
+        said = f"right within rounding: the largest difference is {largest:.1e}, at most {allowed:.1e} is allowed"
+        return Report(True, None, None, (), largest, (checked, said))
+    name = origin(given, wrong[0])
     _, title, layer = stage_of(name)
-    place = first_wrong({name: parts[name]}, {name: right[name]}, limits, expected.inputs["attention_mask"])
-    causes = causes_of(expected, parts, right, limits)
+    at = wrong[0]
+    place = first_wrong({at: parts[at]}, {at: right[at]}, limits, expected.inputs["attention_mask"])
+    causes = layout(given, expected.parts, limits) or causes_of(expected, numbers)
     where = title if layer is None else f"layer {layer}, {title}"
     lines = [
         checked,
         f"{len(wrong)} differ; the first is {name} ({where}): the largest difference there is {place.largest:.3g}, at "
-        f"most {limits[name]:.1e} is allowed",
+        f"most {limits[name].largest:.1e} is allowed",
         str(place),
-        *heat_map(parts[name], right[name], limits[name]),
+        *heat_map(parts[at], right[at], limits[at].largest),
     ]
     if not causes:
         other = ", nor do the weights of this checkpoint" * (name == "hidden_states.0")
-        lines.append(f"no known mistake gives these numbers{other}")
+        hint = precision_of(expected, parts, right, dtype)
+        lines.append(f"no known mistake of {len(MISTAKES)} gives these numbers{other}{hint}")
     return Report(False, title, layer, causes, largest, tuple(lines))
 
 
-def causes_of(expected: Expected, parts: Outputs, right: Outputs, limits: dict[str, float]) -> tuple[str, ...]:
+def miscounted(expected: Expected, found: Outputs, some: bool) -> Report | None:
+    """Return the report on outputs that the checkpoint does not have, or of another number of layers."""
+    for name, x in found.items():
+        right = expected.right[name]
+        if name not in OUTPUTS[:2] or len(x) == len(right) or (some and len(x) < len(right)):
+            continue
+        said = f"{name} has {len(x)} parts; expected {len(right)}"
+        without = len(x) == len(right) - 1 and x.shape[1:] == right.shape[1:] and name == "hidden_states"
+        if (
+            without
+            and difference(x.float(), right[1:]) <= 100 * expected.limits(torch.float32)["hidden_states.0"].largest
+        ):
+            return failed(said, "hidden_states are only those after the layers: the first is the embeddings")
+        more = ": the embeddings and the output of each layer" if name == "hidden_states" else ", one per layer"
+        return failed(said + more)
+    return None
+
+
+def origin(given: Outputs, wrong: str) -> str:
+    """Return the first output that is wrong: if numbers are not finite, the one in which a row became so."""
+    for name, x in given.items():
+        if name == wrong:
+            break
+        if not bool(x.isfinite().all()) and not bool(given[wrong].isfinite().all()):
+            return name
+    return wrong
+
+
+def layout(given: Outputs, right: Outputs, limits: Bounds) -> tuple[str, ...]:
+    """Return what is wrong with the order of right numbers: exchanged axes, or texts in another order."""
+    names = [name for name in given if name in limits]
+    orders = {
+        "the two last axes of attentions are exchanged: queries, then keys": lambda name, x: (
+            x.transpose(-1, -2) if name.startswith("attentions") else x
+        ),
+        "the texts are in reverse order": lambda name, x: x.flip(0),
+    }
+    for cause, order in orders.items():
+        if all(apart(order(name, given[name]), right[name], limits[name]) <= 1.0 for name in names):
+            return (cause,)
+    return ()
+
+
+def precision_of(expected: Expected, parts: Outputs, right: Outputs, dtype: torch.dtype) -> str:
+    """Return a hint if the numbers are right as a type of less precision has them."""
+    for other in (torch.float16, torch.bfloat16):
+        limits = expected.limits(other)
+        if dtype == torch.float32 and all(apart(parts[name], x, limits[name]) <= 1.0 for name, x in right.items()):
+            name = str(other).removeprefix("torch.")
+            return f"; they are right for numbers that were computed in {name}: if yours were, add --precision {name}"
+    return ""
+
+
+def reached_by(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the functions of the reference that make these outputs, the likeliest last."""
+    return tuple(dict.fromkeys(one for name in names for one in ("encode", *reached(stage_of(name)[0]))))
+
+
+def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
     """Return the causes of all differences: output by output, each with the mistakes that were found before."""
-    if expected.weights is None:
+    if not expected.is_computable:
         return ()
-    plain = expected.visible(expected.reference(functions_with(())))
-    if any(name in plain and distance({name: plain[name]}, {name: x}, limits) > 1.0 for name, x in right.items()):
-        return ()  # the reference cannot compute this relative
+    (parts,), (right,), (limits,) = numbers.found, numbers.right, numbers.bounds
     known: tuple[Mistake, ...] = ()
     texts: list[str] = []
-    for name in (name for name in right if name in plain):
-        explained = expected.visible(expected.reference(functions_with(known)))[name]
-        if distance({name: parts[name]}, {name: explained}, limits) <= 1.0:
-            continue
-        numbers = Numbers(
-            [{name: parts[name]}],
-            [{name: right[name]}],
-            [limits],
-            # mypy infers no type for a default of a lambda, which binds it to this name.
-            lambda functions, name=name: [{name: expected.visible(expected.reference(functions))[name]}],  # type: ignore[misc]
+
+    def explained(mistakes: tuple[Mistake, ...]) -> list[str]:
+        """Return the outputs that these do not explain."""
+        outputs = numbers.outputs(mistakes)
+        return (
+            [name for name, x in outputs[0].items() if apart(parts[name], x, limits[name]) > 1.0]
+            if outputs
+            else list(right)
         )
-        found = diagnose(numbers, reached(stage_of(name)[0]), known)
-        if not found:
+
+    while left := explained(known):
+        name = left[0]
+        one = {name: right[name]}
+        found = diagnose(
+            Numbers([{name: parts[name]}], [one], [limits], expected.run(one), numbers.dtype),
+            reached_by([name]),
+            known,
+        )
+        # Of those with the same numbers, those that explain the most of what follows.
+        unexplained = [explained(known + chosen) for chosen in found]
+        least = min(map(len, unexplained), default=len(left))
+        best = [chosen for chosen, rest in zip(found, unexplained, strict=True) if len(rest) == least]
+        if not best or least >= len(left):
+            texts += [expected.said(chosen) for chosen in best[:1] if name not in unexplained[found.index(chosen)]]
             break
-        known += found[0]
-        texts += [" and ".join(mistake.cause for mistake in one) for one in found]
+        known += best[0]
+        texts.append(" or ".join(dict.fromkeys(expected.said(chosen) for chosen in best)))
     return tuple(texts)
 
 
@@ -260,16 +406,55 @@ def check_model(given: Any, checkpoint: Checkpoint) -> Report:
     """
     expected = Expected(checkpoint)
     try:
-        model = given if is_model(given) else limited(lambda: given(str(checkpoint.folder)), LIMIT)
-        if not callable(model):
-            raise ValueError(f"{given!r} returned {type(model).__name__}, which cannot be called with input_ids")
-        first, second = (outputs_of(called_with(model, expected)) for _ in range(2))
+        calls = call_twice(given, os.fspath(checkpoint), expected.inputs)
     except (ValueError, KeyboardInterrupt):
         raise
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        return failed(f"the model raised {type(error).__name__}: {error}{where}")
+        return failed(f"the model raised {message_of(error, Path())}{where}")
+    first, second = (outputs_of(result) for result, _ in calls)
+    return judged(expected, first, second, calls[0][1])
+
+
+def check_model_of_file(path: Path, name: str, checkpoint: Checkpoint) -> Report:
+    """Check the class or function of this name in a file, in a process of its own. Raises as check_model."""
+    parsed(path)
+    expected = Expected(checkpoint)
+    memory = MEMORY + 8 * sum(x.nbytes for x in expected.right.values()) + 6 * folder_size(Path(checkpoint))
+    with working_folder() as folder:
+        save_file(expected.inputs, folder / "inputs.safetensors")
+        process = started(folder, path, name=name, checkpoint=os.fspath(checkpoint), memory=memory)
+        try:
+            answer = process.answer("model", LIMIT)
+        finally:
+            process.stop()
+    if answer.state == "refused":
+        raise ValueError(f"{path} has {answer.message}" if answer.message.startswith("no ") else answer.message)
+    if answer.state != "done":
+        return failed(
+            f"the model raised {answer.message}" if answer.state == "raised" else f"the model: {answer.message}"
+        )
+    first, second = (
+        {name: answer.tensors[prefix + name] for name in OUTPUTS if prefix + name in answer.tensors}
+        for prefix in ("first ", "second ")
+    )
+    if not first or any(not x.is_floating_point() for x in first.values()) or first.keys() != second.keys():
+        return failed("the model returned no numbers")
+    return judged(expected, first, second, {name: answer.tensors.get(f"first given {name}") for name in INPUTS})
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes of the files in a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def judged(expected: Expected, first: Outputs, second: Outputs, after: Mapping[str, Tensor | None]) -> Report:
+    """Return the report on what two calls of a model returned; after: its inputs after the first."""
+    for name, x in expected.inputs.items():
+        given = after[name]
+        if given is None or not torch.equal(x, given):
+            raise ValueError(f"the model changes {name} in place; copy it first")
     if any(not torch.equal(x.nan_to_num(), second[name].nan_to_num()) for name, x in first.items()):
         return failed("two calls give different numbers; call model.eval()", "dropout is left on")
     return compare(expected, first, lowest(first))
@@ -280,62 +465,10 @@ def failed(text: str, *causes: str) -> Report:
     return Report(False, "model", None, causes, float("inf"), (text,))
 
 
-def is_model(given: Any) -> bool:
-    """Return whether it is called with input_ids, and not with the folder of a checkpoint."""
-    if isinstance(given, nn.Module):
-        return True
-    parameters = inspect.signature(given).parameters.values()
-    named = any(one.name == "input_ids" or one.kind is one.VAR_KEYWORD for one in parameters)
-    return named and not isinstance(given, type)
-
-
-def called_with(model: Any, expected: Expected) -> Any:
-    """Return what the model makes of copies of the inputs. Raises ValueError if it changes them."""
-    given = {name: x.clone() for name, x in expected.inputs.items()}
-
-    @torch.no_grad()
-    def call() -> Any:
-        return model(**given)
-
-    result = limited(call, LIMIT)
-    for name, x in expected.inputs.items():
-        if not torch.equal(x, given[name]):
-            raise ValueError(f"the model changes {name} in place; copy it first")
-    return result
-
-
 def lowest(outputs: Outputs) -> torch.dtype:
     """Return the dtype of least precision among the outputs; float32 at most."""
     found = {x.dtype for x in outputs.values()}
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), torch.float32)
-
-
-def outputs_of(result: Any) -> Outputs:
-    """Return the outputs in what a model returned, by their names in OUTPUTS. Raises ValueError if there are none."""
-    order = ("last_hidden_state", "hidden_states", "attentions", "logits")
-    if isinstance(result, Tensor | np.ndarray):
-        named = {"last_hidden_state": result}
-    elif isinstance(result, Mapping):
-        named = {name: result[name] for name in OUTPUTS if result.get(name) is not None}
-    elif isinstance(result, tuple | list) and not hasattr(result, "_fields"):
-        named = dict(zip(order, result, strict=False))  # a model may return only the first of them
-    else:
-        named = {name: getattr(result, name) for name in OUTPUTS if getattr(result, name, None) is not None}
-    if not named:
-        raise ValueError(f"the model returned {type(result).__name__} without any of {', '.join(OUTPUTS)}")
-    return {name: as_tensor(value, name) for name, value in named.items()}
-
-
-def as_tensor(value: Any, name: str) -> Tensor:
-    """Return an output as one tensor; several layers are stacked. Raises ValueError for anything but numbers."""
-    if isinstance(value, tuple | list):
-        return torch.stack([as_tensor(one, name) for one in value])
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(np.ascontiguousarray(value))
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} is of type {kind}; it must be numbers (float32, float16 or bfloat16)")
-    return value.detach().cpu()
 
 
 def write_inputs(path: Path, checkpoint: Checkpoint) -> list[str]:
@@ -355,29 +488,74 @@ def check_arrays(path: Path, checkpoint: Checkpoint, precision: str) -> Report:
     """
     expected = Expected(checkpoint)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            most = max(MOST_BYTES, 4 * sum(x.nbytes for x in expected.right.values()))  # in float64, layers apart too
-            if sum(one.file_size for one in file.zip.infolist()) > most:
-                raise ValueError(f"it holds more than {most / 1e6:.0f} MB")
-            arrays = {name: file[name] for name in file.files}
+        arrays = arrays_in(path, expected)
+    except ArrayError as error:
+        raise ValueError(f"{path} {error}") from None
     except Exception as error:  # numpy and zipfile raise a dozen types
-        raise ValueError(f"{path} is not an .npz file of numbers: {error}") from None
-    known = (*INPUTS, *OUTPUTS)
-    unknown = [name for name in arrays if not (name in known or LAYER.fullmatch(name) or name.startswith(EXPECTED))]
-    if unknown:
-        raise ValueError(
-            f"{path} has {unknown[0]!r}, which is not an output; choose from {', '.join(OUTPUTS)}, or of one layer "
-            "hidden_states.0, attentions.0, ..."
-        )
-    for name in INPUTS:
-        if name in arrays and not np.array_equal(arrays[name], expected.inputs[name].numpy()):
+        text = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise ValueError(f"{path} is not an .npz file of numbers: {text}") from None
+    for name, array in arrays.items():
+        right = expected.inputs.get(name, expected.right.get(name.removeprefix(EXPECTED)))
+        if name.startswith(EXPECTED) and not np.allclose(array, right, rtol=1e-3, atol=1e-3):  # type: ignore[arg-type]
+            raise ValueError(f"{path} has other {name} than the checkpoint's: name the one that --export had")
+        if name in INPUTS and not np.array_equal(array, right):  # type: ignore[arg-type]
             raise ValueError(f"{path} has other {name} than the checkpoint's; write them with --export")
     found = stacked(arrays, path)
     if not found:
         raise ValueError(f"{path} has no output; it needs any of {', '.join(OUTPUTS)}")
     outputs = {name: as_tensor(value, name) for name, value in found.items()}
     dtype = lowest(outputs) if precision == "auto" else getattr(torch, precision)
-    return compare(expected, outputs, dtype)
+    return compare(expected, outputs, dtype, some=any(LAYER.fullmatch(name) for name in arrays))
+
+
+class ArrayError(ValueError):
+    """An array of a file has a name, a shape or a type that cannot be compared."""
+
+
+def arrays_in(path: Path, expected: Expected) -> dict[str, Any]:
+    """Return the arrays of an .npz by name. Shapes are read before numbers: a small file may hold very large ones.
+
+    Raises ArrayError for unknown names, shapes and types, and what numpy and zipfile raise for a damaged file.
+    """
+    arrays: dict[str, Any] = {}
+    with zipfile.ZipFile(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numpy, for odd headers
+        for entry in file.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ArrayError(f"has {name!r} twice")
+            right = right_array(name, expected)
+            with file.open(entry) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(stream)
+            if dtype.kind not in "fiub":
+                raise ArrayError(f"has {name} of type {dtype}; it must be numbers (float32, float16 or float64)")
+            if shape[-right.dim() :] != right.shape and shape[1:] != right.shape[1:]:
+                raise ArrayError(f"has {name} of shape {shape}; expected {tuple(right.shape)}")
+            if math.prod(shape) > 2 * right.numel():
+                raise ArrayError(f"has {name} of shape {shape}; expected {tuple(right.shape)}")
+            with file.open(entry) as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+            arrays[name] = array.astype(array.dtype.newbyteorder("="))
+    return arrays
+
+
+def right_array(name: str, expected: Expected) -> Tensor:
+    """Return what an array of this name should be. Raises ArrayError for a name that is not known."""
+    if name in INPUTS:
+        return expected.inputs[name]
+    layer = LAYER.fullmatch(name)
+    kind, number = (layer[1], int(layer[2])) if layer else (name.removeprefix(EXPECTED), 0)
+    right = expected.right.get(kind)
+    if right is None or kind not in OUTPUTS:
+        raise ArrayError(
+            f"has {name[:100]!r}, which is not an output of this checkpoint; choose from "
+            f"{', '.join(expected.right)}, or of one layer hidden_states.0, attentions.0, ..."
+        )
+    if number >= len(right):
+        raise ArrayError(f"has {name}; the last of this checkpoint is {kind}.{len(right) - 1}")
+    return right[number] if layer else right
 
 
 def stacked(arrays: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -385,6 +563,8 @@ def stacked(arrays: dict[str, Any], path: Path) -> dict[str, Any]:
     found = {name: arrays[name] for name in OUTPUTS if name in arrays}
     for kind in OUTPUTS[:2]:
         layers = sorted(int(one[2]) for name in arrays if (one := LAYER.fullmatch(name)) and one[1] == kind)
+        if layers and kind in found:
+            raise ValueError(f"{path} has {kind} as a whole and by layers; give one of them")
         if layers != list(range(len(layers))):
             raise ValueError(f"{path} has {kind} of the layers {layers}; give them from 0 on without a gap")
         if layers:

@@ -2,47 +2,46 @@
 
     file -> its functions -> for each stage: right, wrong (with its cause), not written, or waiting for another one
 
-A function runs in a thread with a time limit. It gets copies of the inputs, which it must not change.
+The file runs in a process of its own, which gets copies of the inputs and sends back numbers.
 """
 
 from __future__ import annotations
 
 import ast
-import ctypes
-import importlib.util
 import math
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minibert import reference
+from minibert.checking.child import given_after
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
-from minibert.checking.mistakes import Functions, Mistake
+from minibert.checking.mistakes import Functions, Mistake, text_of
 from minibert.checking.numbers import (
+    Bound,
+    Bounds,
     Mismatch,
     Outputs,
+    apart,
     bounds,
+    converted,
     difference,
     distance,
     first_wrong,
-    flatten,
     problem,
-    to_double,
 )
-from minibert.checking.stages import STAGES, Case, Stage
+from minibert.checking.process import LOADING, START, Answer, Process, working_folder
+from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome, right_shares, shares
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
 
 LIMIT = 10.0  # seconds for the cases of a stage
-SHARES = 0.006  # of masking: six standard errors of the rarest share
 RIGHT, WRONG, UNWRITTEN, WAITS = "right", "wrong", "not written", "waits"
 # What a function is to do itself; a stage that calls one of these is right by a library.
 LIBRARY = {
@@ -68,142 +67,162 @@ class Verdict:
     mistakes: tuple[Mistake, ...] = ()  # of the likeliest cause
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """A value that is neither a tensor nor a list of texts."""
+
+    kind: str
+
+
 class SolutionError(ValueError):
     """The file cannot be read as Python."""
 
 
-def load_module(path: Path) -> ModuleType:
-    """Import a file of Python. Raises SolutionError, with the line, if that fails, and FileNotFoundError."""
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, as Python reads it. Raises SolutionError with the line, FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file; {FILES / 'tutorials/build/my_bert.py'} is where to begin")
-    spec = importlib.util.spec_from_file_location(f"checked_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise SolutionError(f"{path} is not a file of Python; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    sys.path.insert(0, str(path.parent.resolve()))  # for what it imports from its own folder
     try:
-        spec.loader.exec_module(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise SolutionError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except (Exception, SystemExit) as error:
-        raise SolutionError(f"{path}, {line_of(error, path)}{type(error).__name__}: {error}") from None
-    finally:
-        sys.path.remove(str(path.parent.resolve()))
-    return module
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SolutionError(f"{path} cannot be read as Python: {error}") from None
 
 
-def line_of(error: BaseException, path: Path) -> str:
-    """Return the last line of the file that an error went through, for a message."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f"line {lines[-1]}: " if lines else ""
+def started(folder: Path, path: Path, **task: Any) -> Process:
+    """Return a process that has imported the file. Raises SolutionError, with the line, if that fails."""
+    process = Process(folder, {"path": str(path)} | task)
+    if process.answer("started", START).state == "ended":
+        process.stop()
+        raise SolutionError(f"{path} cannot be checked: no second process of Python could be started")
+    answer = process.answer("import", LOADING)
+    if answer.state != "done":
+        process.stop()
+        raise SolutionError(f"{path}, {answer.message}")
+    return process
 
 
-class Stopped(BaseException):
-    """Raised in a thread whose time is over."""
+class Trial:
+    """The functions of a file, tried one after the other; a new process takes over where one has ended."""
+
+    def __init__(self, folder: Path, path: Path, stages: Sequence[Stage]) -> None:
+        self.folder, self.path = folder, path
+        self.left = [stage.function for stage in stages]
+        self.process: Process | None = started(folder, path, stages=self.left)
+
+    def answers(self, stage: Stage, count: int) -> list[Answer]:
+        """Return what the function returned in each case; the first that is not "done" is the last."""
+        if self.process is None:
+            self.process = started(self.folder, self.path, stages=self.left)
+        self.left = self.left[1:]
+        found: list[Answer] = []
+        until = time.monotonic() + LIMIT
+        while len(found) < count and all(one.state == "done" for one in found):
+            found.append(self.process.answer(f"{stage.function}.{len(found)}", until - time.monotonic()))
+        if found[-1].state == "ended":
+            self.stop()
+        return found
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.stop()
+        self.process = None
 
 
-def limited(function: Callable[[], Any], seconds: float) -> Any:
-    """Return function(), computed in a thread. Raises what it raises, and TimeoutError after these seconds."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append((function(), None))
-        except BaseException as error:  # also SystemExit
-            found.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not found:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
-        raise TimeoutError(f"stopped after {seconds:g} s")
-    result, error = found[0]
-    if error is not None:
-        raise error
-    return result
-
-
-def inputs_of(case: Case) -> tuple[Any, ...]:
-    """Return copies of the arguments of a case."""
-    return tuple(map(copied, case.arguments))
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of tensors and of dicts; a generator begins anew."""
-    if isinstance(value, torch.Generator):
-        return torch.Generator().manual_seed(value.initial_seed())
-    if isinstance(value, dict):
-        return {key: one.clone() if isinstance(one, Tensor) else one for key, one in value.items()}
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def changed(before: Any, after: Any) -> bool:
-    """Return whether an argument was changed in place."""
-    if isinstance(before, dict):
-        return before.keys() != after.keys() or any(changed(before[key], after[key]) for key in before)
-    if isinstance(before, Tensor):
-        return before.shape != after.shape or not torch.equal(before, after)
-    return isinstance(before, int | float | str) and before != after
-
-
-def expected(stage: Stage, cases: Sequence[Case]) -> tuple[list[Outputs], list[dict[str, float]]]:
-    """Return what the reference returns in each case, and by how much each output may differ."""
-    function = getattr(reference, stage.function)
-    right, allowed = [], []
-    for case in cases:
-        result = flatten(stage.observe(case, function(*inputs_of(case))))
-        if stage.function == "mask_tokens":
-            limits = dict.fromkeys(result, SHARES)
-        elif stage.function == "read_safetensors":
-            limits = dict.fromkeys(result, 0.0)
+def outputs_in(answer: Answer) -> Outputs:
+    """Return the outputs in an answer: tensors, lists of texts, and of others their type."""
+    found: Outputs = {}
+    for name, value in answer.outputs.items():
+        if value == "tensor":
+            found[name] = answer.tensors.get(f"found {name}")
         else:
-            limits = bounds(result, flatten(function(*map(to_double, inputs_of(case)))))
-        right.append(result)
-        allowed.append(limits)
-    return right, allowed
+            found[name] = Unknown(str(value["type"])) if isinstance(value, dict) and "type" in value else value
+    return found
 
 
-def check_stage(stage: Stage, world: World, module: ModuleType, source: str, before: dict[str, Verdict]) -> Verdict:
+def changed(case: Case, answer: Answer) -> int | None:
+    """Return the number of the first argument that was changed in place; None if none was."""
+    before = given_after(case.arguments)
+    after = {name.removeprefix("given "): x for name, x in answer.tensors.items() if name.startswith("given ")}
+    for name in (*before, *after):
+        if not (name in before and name in after and same(before[name], after[name])):
+            return int(name.split(".")[0])
+    return None
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def expected(stage: Stage, case: Case) -> tuple[Outputs, Bounds]:
+    """Return what is right in a case, and by how much each output may differ."""
+    if stage.function == "mask_tokens":
+        return right_shares(case)
+    function = getattr(reference, stage.function)
+    right = outcome(stage, function, inputs_of(case))
+    if stage.function == "read_safetensors":
+        return right, dict.fromkeys(right, Bound(0.0, 0.0))
+    exact = outcome(stage, function, tuple(converted(x, torch.float64) for x in inputs_of(case)))
+    return right, bounds(right, [exact])
+
+
+def observed(stage: Stage, case: Case, result: Outputs) -> Outputs:
+    """Return what is compared: of masking its shares, of others all outputs; as it is if it has another form."""
+    if stage.function != "mask_tokens" or problem(result, masked_form(case)):
+        return result
+    return shares(case, result)
+
+
+def masked_form(case: Case) -> Outputs:
+    """Return outputs of the names, shapes and dtypes that masking has."""
+    return dict.fromkeys(("inputs", "labels", "again.inputs", "again.labels"), case.arguments[0])
+
+
+def check_stage(stage: Stage, world: World, trial: Trial, tree: ast.Module, before: dict[str, Verdict]) -> Verdict:
     """Try the function of a stage; before: the verdicts of earlier stages, by function."""
-    function = getattr(module, stage.function, None)
-    if not callable(function):
-        return Verdict(stage, UNWRITTEN, what=f"there is no function {stage.function}")
     cases = stage.cases(world)
-    right, allowed = expected(stage, cases)
-    unready = unready_for(stage, source, before)
+    answers = trial.answers(stage, len(cases))
+    unready = unready_for(stage, tree, before)
     found: list[Outputs] = []
-    try:
-        for case in cases:
-            given = inputs_of(case)
-            result = limited(lambda given=given: function(*given), LIMIT)  # type: ignore[misc]  # bound to its case
-            for number, (one, other) in enumerate(zip(case.arguments, given, strict=True), start=1):
-                if changed(one, other):
+    for case, answer in zip(cases, answers, strict=False):  # the last answer may be of an earlier case
+        match answer.state:
+            case "missing":
+                return Verdict(stage, UNWRITTEN, what=f"there is no function {stage.function}")
+            case "unwritten" if not unready:
+                return Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
+            case "ended":
+                return Verdict(stage, WRONG, what=f"{case.what}: {answer.message}")
+            case "done":
+                if (number := changed(case, answer)) is not None:
                     return Verdict(stage, WRONG, what=f"it changes its argument {number} in place; copy it first")
-            found.append(flatten(stage.observe(case, result)))
-    except NotImplementedError:
-        return waits(stage, unready) if unready else Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
-    except TimeoutError as error:
-        return Verdict(stage, WRONG, what=f"{case.what}: {error}, perhaps by an endless loop")
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        if unready:
-            return waits(stage, unready)
-        where = line_of(error, Path(str(module.__file__)))
-        return Verdict(stage, WRONG, what=f"{case.what}: {where}{type(error).__name__}: {error}")
+                found.append(observed(stage, case, outputs_in(answer)))
+                if stage.function == "mask_tokens" and (why := problem(outputs_in(answer), masked_form(case))):
+                    return Verdict(stage, WRONG, what=why)
+            case _:
+                if unready:
+                    return waits(stage, unready)
+                return Verdict(stage, WRONG, what=f"{case.what}: {answer.message}")
+    right, allowed = zip(*(expected(stage, case) for case in cases), strict=True)
 
-    def run(functions: Functions) -> list[Outputs]:
-        return [flatten(stage.observe(case, functions[stage.function](*inputs_of(case)))) for case in cases]
+    def run(functions: Functions, dtype: torch.dtype) -> list[Outputs]:
+        given = [inputs_of(case) for case in cases]
+        if dtype != torch.float32:
+            given = [tuple(converted(x, dtype) for x in one) for one in given]
+        results = [outcome(stage, functions[stage.function], one) for one in given]
+        return [observed(stage, case, result) for case, result in zip(cases, results, strict=True)]
 
-    numbers = Numbers(found, right, allowed, run)
-    return judged(stage, cases, numbers, by_library(stage, source), unready)
+    numbers = Numbers(found, list(right), list(allowed), run)
+    return judged(stage, cases, numbers, by_library(stage, tree), unready)
 
 
-def unready_for(stage: Stage, source: str, before: dict[str, Verdict]) -> list[Verdict]:
+def unready_for(stage: Stage, tree: ast.Module, before: dict[str, Verdict]) -> list[Verdict]:
     """Return the verdicts on the earlier stages that this function uses, and that are not right."""
-    uses = called(calls_in(source), stage.function) - {stage.function}
+    uses = called(calls_in(tree), stage.function) - {stage.function}
     return [one for name, one in before.items() if name in uses and one.state != RIGHT]
 
 
@@ -224,8 +243,9 @@ def judged(
     known = tuple(dict.fromkeys(mistake for one in unready for mistake in one.mistakes))
     if unready and (outputs := numbers.outputs(known)) is not None and numbers.far(outputs) <= 1.0:
         return waits(stage, unready)
-    at = next(number for number, one in enumerate(far) if one > 1.0)
-    what = cases[at].what
+    wrong = [number for number, one in enumerate(far) if one > 1.0]
+    at = wrong[0]
+    what = cases[at].what if len(wrong) < len(cases) or len(cases) == 1 else f"all cases, as {cases[at].what}"
     place = None
     largest = math.inf
     allowed = 0.0
@@ -237,25 +257,22 @@ def judged(
     causes = diagnose(numbers, reached(stage.function), known)
     if not causes and unready:
         return waits(stage, unready)
-    texts = tuple(" and ".join(mistake.cause for mistake in one) for one in causes)
+    texts = tuple(" and ".join(map(text_of, one)) for one in causes)
     own = causes[0] if causes else ()
     return Verdict(stage, WRONG, largest, allowed, what, texts, library, place, known + own)
 
 
-def largest_of(found: Outputs, right: Outputs, bound: dict[str, float]) -> tuple[float, float]:
+def largest_of(found: Outputs, right: Outputs, bound: Bounds) -> tuple[float, float]:
     """Return the largest difference of a case in units of its bound, as a difference, and that bound."""
-    each = [
-        (distance({name: found[name]}, {name: x}, bound), name) for name, x in right.items() if isinstance(x, Tensor)
-    ]
+    each = [(apart(found[name], x, bound[name]), name) for name, x in right.items() if isinstance(x, Tensor)]
     if not each:
         return 0.0, 0.0
     _, name = max(each)
-    return difference(found[name], right[name]), bound[name]
+    return difference(found[name], right[name]), bound[name].largest
 
 
-def by_library(stage: Stage, source: str) -> tuple[str, ...]:
+def by_library(stage: Stage, tree: ast.Module) -> tuple[str, ...]:
     """Return what the function of a stage, and the functions that only it uses, call of libraries that do its work."""
-    tree = ast.parse(source)
     imported = {
         alias.asname or alias.name: (getattr(node, "module", None) or alias.name).split(".")[0]
         for node in ast.walk(tree)
@@ -263,7 +280,7 @@ def by_library(stage: Stage, source: str) -> tuple[str, ...]:
         for alias in node.names
     }
     stages = {one.function for one in STAGES} - {stage.function}
-    calls = {name: uses - stages for name, uses in calls_in(source).items()}
+    calls = {name: uses - stages for name, uses in calls_in(tree).items()}
     used = called(calls, stage.function)
     found = []
     for node in ast.walk(tree):
@@ -289,15 +306,18 @@ def check_file(path: Path, only: str | None = None) -> list[Verdict]:
     names = [stage.function for stage in STAGES]
     if only is not None and only not in names:
         raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")
-    module = load_module(path)
-    source = path.read_text("utf-8")
-    world = World()
-    needed = called(calls_in(source), only) | {only} if only else set(names)
+    tree = parsed(path)
+    needed = called(calls_in(tree), only) | {only} if only else set(names)
+    stages = [stage for stage in STAGES if stage.function in needed]
     found: dict[str, Verdict] = {}
-    with torch.random.fork_rng(devices=()):
-        for stage in STAGES:
-            if stage.function in needed:
-                found[stage.function] = check_stage(stage, world, module, source, found)
+    with working_folder() as folder, working_folder() as own, torch.random.fork_rng(devices=()):
+        trial = Trial(folder, path, stages)
+        try:
+            world = World(own)
+            for stage in stages:
+                found[stage.function] = check_stage(stage, world, trial, tree, found)
+        finally:
+            trial.stop()
     return list(found.values())
 
 

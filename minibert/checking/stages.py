@@ -4,10 +4,9 @@ Inputs are real weights (minibert-novels) and real texts, and the odd cases that
 padding inside a batch, pairs, large scores, small variances, accents, unknown characters.
 """
 
-import tempfile
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert import reference
+from minibert.checking.numbers import Bound, Bounds, Outputs, flatten
 from minibert.checking.world import TEXTS, World
 
-DRAWS = 200_000  # tokens that are masked: shares differ by 0.004 at most, five standard errors
+DRAWS = 200_000  # tokens that are masked
+ERRORS = 5.0  # standard errors by which their shares may differ from what they should be
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,30 @@ class Stage:
     title: str
     explained: str  # where the course explains it
     cases: Callable[[World], Cases]
-    observe: Callable[[Case, Any], Any] = lambda case, result: result  # what is compared of the result
+    names: tuple[str, ...] = ()  # of its results, if there are several
+
+
+def inputs_of(case: Case) -> tuple[Any, ...]:
+    """Return copies of the arguments of a case."""
+    return tuple(map(copied, case.arguments))
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of tensors and of dicts; a generator begins anew."""
+    if isinstance(value, torch.Generator):
+        return torch.Generator().manual_seed(value.initial_seed())
+    if isinstance(value, dict):
+        return {key: item.clone() if isinstance(item, Tensor) else item for key, item in value.items()}
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def outcome(stage: Stage, function: Callable[..., Any], given: tuple[Any, ...]) -> Outputs:
+    """Return what the function returns, by name; of random numbers also what it returns if they begin anew."""
+    again = tuple(map(copied, given)) if any(isinstance(x, torch.Generator) for x in given) else None
+    result = flatten(function(*given), names=stage.names)
+    if again is not None:
+        result |= {f"again.{name}": x for name, x in flatten(function(*again), names=stage.names).items()}
+    return result
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -76,6 +100,11 @@ def of_texts(world: World) -> Cases:
         "don't e-mail me@x.org",
         "東京 x",
         "UPPER",
+        "a_b __c__ snake_case",
+        "5€ at 30°, 2½ x² №7 ©y",
+        "x5 5x 3rd 10km",
+        "東京都の人 café 東",
+        "q\u0301o\u0308 e\u0327\u0301s x\u20dd",
     ]
     return [Case((text, world.vocabulary), f"the text {text!r}") for text in texts]
 
@@ -89,7 +118,7 @@ def of_files(world: World) -> Cases:
         "numbers": torch.arange(6).reshape(2, 3),
         "one": torch.tensor(2.5),
     }
-    path = Path(tempfile.mkdtemp(prefix="minibert-check-")) / "model.safetensors"
+    path = world.folder / "five_tensors.safetensors"
     save_file(tensors, path, {"format": "pt"})
     return [Case((str(path),), "a file of five tensors of four dtypes, with __metadata__")]
 
@@ -122,7 +151,7 @@ def of_norm(world: World) -> Cases:
 def of_gelu(world: World) -> Cases:
     """Where the approximations of GELU differ, and far away."""
     return [
-        Case((torch.linspace(-6, 6, 97),), "numbers from -6 to 6"),
+        Case((torch.linspace(-6.1, 6.1, 97),), "numbers from -6 to 6"),
         Case((torch.tensor([0.0, -1e-3, 20.0, -20.0, 100.0]),), "very small and very large numbers"),
     ]
 
@@ -179,7 +208,32 @@ def of_layers(world: World) -> Cases:
 def of_encoder(world: World) -> Cases:
     """The whole model."""
     ids, segments, mask = world.batch
-    return [Case((ids, segments, mask, world.weights, world.heads, world.eps), "a batch with padding and a pair")]
+    return [
+        Case((ids, segments, mask, world.weights, world.heads, world.eps), "a batch with padding and a pair"),
+        Case((ids[:2, :4] % 7, segments[:2, :4], mask[:2, :4], twelve_layers(), 2, 1e-12), "twelve layers, no padding"),
+    ]
+
+
+def twelve_layers() -> dict[str, Tensor]:
+    """Return the weights of a model of twelve small layers, whose numbers have one digit or two."""
+    D = 8
+    shapes = {"embeddings.word_embeddings.weight": (7, D), "embeddings.position_embeddings.weight": (4, D)}
+    shapes |= {"embeddings.token_type_embeddings.weight": (2, D)}
+    norms = ["embeddings.LayerNorm"]
+    for number in range(12):
+        before = f"encoder.layer.{number}."
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            shapes |= {f"{before}{name}.weight": (D, D), f"{before}{name}.bias": (D,)}
+        shapes |= {f"{before}intermediate.dense.weight": (2 * D, D), f"{before}intermediate.dense.bias": (2 * D,)}
+        shapes |= {f"{before}output.dense.weight": (D, 2 * D), f"{before}output.dense.bias": (D,)}
+        norms += [before + "attention.output.LayerNorm", before + "output.LayerNorm"]
+    weights = {name: drawn(*shape, seed=seed, scale=0.5) for seed, (name, shape) in enumerate(shapes.items())}
+    for seed, name in enumerate(norms):
+        weights |= {
+            f"{name}.weight": 1 + drawn(D, seed=seed, scale=0.1),
+            f"{name}.bias": drawn(D, seed=-seed, scale=0.1),
+        }
+    return weights
 
 
 def of_pooler(world: World) -> Cases:
@@ -209,28 +263,52 @@ def of_masking(world: World) -> Cases:
     ]
 
 
-def shares(case: Case, result: Any) -> Any:
-    """Return what masking did, as shares that every right solution has, whatever numbers it draws.
+SHARES = (
+    "share of chosen tokens",
+    "share of [MASK] among the chosen",
+    "share of random tokens among the chosen",
+    "share of changed tokens among the others",
+    "share of chosen tokens among the special ones",
+    "share of labels that are not the original ids",
+    "whether tokens differ if the generator begins anew",
+)
 
-    Returns a result of another form as it is.
-    """
+
+def shares(case: Case, result: Outputs) -> Outputs:
+    """Return what masking did, as shares that every right solution has, whatever numbers it draws in which order."""
     ids, special, mask_id, *_ = case.arguments
-    tensors = isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)
-    if not tensors or any(x.shape != ids.shape for x in result):
-        return result
-    inputs, labels = result
+    inputs, labels = result["inputs"], result["labels"]
     chosen = labels != reference.IGNORED
     changed = inputs != ids
-    found = [
+    parts = (
         chosen[special == 0],
         (inputs == mask_id)[chosen],
         (changed & (inputs != mask_id))[chosen],
         changed[~chosen],
         chosen[special == 1],
         (labels != ids)[chosen],
-        changed[special == 1],
-    ]
-    return torch.stack([one.double().mean() if one.numel() else torch.zeros((), dtype=torch.float64) for one in found])
+        (inputs != result["again.inputs"]).any()[None],
+    )
+    none = torch.zeros((), dtype=torch.float64)
+    return {name: x.double().mean() if x.numel() else none for name, x in zip(SHARES, parts, strict=True)}
+
+
+def right_shares(case: Case) -> tuple[Outputs, Bounds]:
+    """Return the shares as the paper gives them, and how much they may differ by chance."""
+    tokens = float((case.arguments[1] == 0).sum())
+    expected = {
+        "share of chosen tokens": (0.15, tokens),
+        "share of [MASK] among the chosen": (0.8, 0.15 * tokens),
+        "share of random tokens among the chosen": (0.1, 0.15 * tokens),
+    }
+    right: Outputs = {}
+    limits: Bounds = {}
+    for name in SHARES:
+        share, of = expected.get(name, (0.0, 1.0))
+        error = ERRORS * math.sqrt(share * (1 - share) / of)
+        right[name] = torch.tensor(share, dtype=torch.float64)
+        limits[name] = Bound(error, error)
+    return right, limits
 
 
 def of_loss(world: World) -> Cases:
@@ -303,23 +381,53 @@ STAGES = (
     Stage("embed", "embeddings", f"{ENCODER}, Embeddings: from ids to vectors", of_embeddings),
     Stage("split_heads", "cutting into heads", f"{ENCODER}, All heads", of_split),
     Stage("join_heads", "joining heads", f"{ENCODER}, All heads", of_join),
-    Stage("attention", "attention", f"{ENCODER}, Self-attention on paper to Masks", of_attention),
+    Stage(
+        "attention",
+        "attention",
+        f"{ENCODER}, Self-attention on paper to Masks",
+        of_attention,
+        ("context", "probabilities"),
+    ),
     Stage("feed_forward", "feed-forward", f"{ENCODER}, Feed-forward and GELU", of_feed_forward),
-    Stage("layer", "a layer", f"{ENCODER}, Residual and LayerNorm", of_layers),
-    Stage("encode", "the encoder", f"{ENCODER}, The whole encoder", of_encoder),
+    Stage("layer", "a layer", f"{ENCODER}, Residual and LayerNorm", of_layers, ("states", "probabilities")),
+    Stage("encode", "the encoder", f"{ENCODER}, The whole encoder", of_encoder, ("states", "attentions")),
     Stage("pooler", "pooler", f"{ENCODER}, Pooler", of_pooler),
     Stage(
         "mean_of_tokens", "mean of the tokens", "notebook 6 (6_what_is_in_a_vector), Ways to make one vector", of_mean
     ),
     Stage("predict_tokens", "masked-LM head", f"{PRETRAINING}, Masking by hand", of_prediction),
-    Stage("mask_tokens", "masking", f"{PRETRAINING}, Masking by hand", of_masking, shares),
+    Stage("mask_tokens", "masking", f"{PRETRAINING}, Masking by hand", of_masking, ("inputs", "labels")),
     Stage("cross_entropy", "cross entropy", f"{GRADIENTS}: Softmax and cross-entropy", of_loss),
-    Stage("linear_backward", "backward of a linear layer", f"{GRADIENTS}: Linear", of_linear_backward),
-    Stage("layer_norm_backward", "backward of LayerNorm", f"{GRADIENTS}: LayerNorm", of_norm_backward),
+    Stage(
+        "linear_backward",
+        "backward of a linear layer",
+        f"{GRADIENTS}: Linear",
+        of_linear_backward,
+        ("gradient of x", "gradient of weight", "gradient of bias"),
+    ),
+    Stage(
+        "layer_norm_backward",
+        "backward of LayerNorm",
+        f"{GRADIENTS}: LayerNorm",
+        of_norm_backward,
+        ("gradient of x", "gradient of weight", "gradient of bias"),
+    ),
     Stage(
         "cross_entropy_backward", "backward of the loss", f"{GRADIENTS}: Softmax and cross-entropy", of_loss_backward
     ),
-    Stage("attention_backward", "backward of attention", f"{GRADIENTS}: Attention", of_attention_backward),
-    Stage("adamw_step", "a step of AdamW", "notebook 9 (9_gradients), The size of a step", of_adamw),
+    Stage(
+        "attention_backward",
+        "backward of attention",
+        f"{GRADIENTS}: Attention",
+        of_attention_backward,
+        ("gradient of query", "gradient of key", "gradient of value"),
+    ),
+    Stage(
+        "adamw_step",
+        "a step of AdamW",
+        "notebook 9 (9_gradients), The size of a step",
+        of_adamw,
+        ("parameter", "mean", "square"),
+    ),
     Stage("train", "the training loop", "notebook 10 (10_fine_tuning), The loop by hand", of_training),
 )

@@ -1,6 +1,7 @@
 """Real weights, a vocabulary and a batch of texts, on which the functions of a solution are tried."""
 
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ PAIR = ("Where is he?", "He went in.")
 class World:
     """The real weights, the vocabulary, and a batch of texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder  # for files
         self.weights, self.vocabulary, self.heads, self.eps = reference.load_model()
 
     @cached_property

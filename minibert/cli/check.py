@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="WHAT",
         help="a file of functions (my_bert.py, as tutorials/build/ has it), a model (my_bert.py:NAME, a class or a "
-        "function that takes the checkpoint's folder), or numbers (outputs.npz)",
+        "function that takes the checkpoint's folder), or numbers (outputs.npz); a file of Python is run",
     )
     add("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="checkpoint of a model or numbers (%(default)s)")
     add("--export", type=user_path, metavar="FILE.npz", help="write the inputs, and what they should become")

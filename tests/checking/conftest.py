@@ -1,9 +1,34 @@
 """For the tests of minibert check."""
 
+import subprocess
+import sys
+
 import pytest
+
+from minibert.checking import child
+from minibert.checking.process import Process
+
+
+class Here(Process):
+    """A checked file in this process: starting another takes seconds, and few tests are about it."""
+
+    def start(self) -> subprocess.Popen[bytes]:
+        child.main(self.folder)
+        return subprocess.Popen([sys.executable, "--version"], stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 @pytest.fixture(autouse=True)
-def short_search_for_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no mistake fits, pairs are tried for half a second only."""
-    monkeypatch.setattr("minibert.checking.diagnosis.SECONDS", 0.5)
+def quick_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no mistake fits, pairs are tried for half a second only; mark own_process: files run as they should."""
+    monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 0.5)
+    monkeypatch.setattr("minibert.checking.diagnosis.SINGLES", 60.0)
+    if "own_process" not in request.fixturenames:
+        monkeypatch.setattr(child, "limit", lambda task: None)
+        monkeypatch.setattr("minibert.checking.solution.Process", Here)
+        monkeypatch.setattr(sys, "path", sys.path[:])
+        monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+
+
+@pytest.fixture
+def own_process() -> None:
+    """Files run in a process of their own."""

@@ -1,16 +1,21 @@
 """Each known mistake, made in the finished solution, is found at its function and named; pairs of them too."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from minibert import reference
-from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake, functions_with
+from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake, functions_with, text_of
 from minibert.checking.solution import RIGHT, WRONG, Verdict, check_file
 
-FIRST = {mistake.function: mistake for mistake in reversed(MISTAKES)}  # one for each function
+# Of the checkpoint's own values, or in one place only: in these cases they are within rounding.
+UNSEEN = re.compile(r"positions begin at 0|eps is .* alone|eps is 1e-12")
+FIRST = {
+    mistake.function: mistake for mistake in reversed(MISTAKES) if not UNSEEN.search(mistake.cause)
+}  # one for each function
 # What nobody thought of: no known mistake, but wrong.
 OTHERS = {
     "word_pieces": ("begin = end\n    return pieces", "begin = end\n    return pieces[:2]"),
@@ -40,7 +45,7 @@ def test_the_list_is_long_and_says_each_mistake_once() -> None:
 
 def assert_named(mistake: Mistake, folder: Path) -> None:
     found = verdicts(mistake.apply(SOURCE), folder, mistake.function)
-    assert found.pop(mistake.function).causes[:1] == (mistake.cause,)
+    assert found.pop(mistake.function).causes[:1] == (text_of(mistake),)
     assert all(one.state == RIGHT for one in found.values())
 
 
@@ -50,7 +55,11 @@ def test_a_mistake_is_found_at_its_function_and_named(function: str, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one not in FIRST.values()], ids=lambda one: one.cause)
+@pytest.mark.parametrize(
+    "mistake",
+    [one for one in MISTAKES if one not in FIRST.values() and not UNSEEN.search(one.cause)],
+    ids=lambda one: one.cause,
+)
 def test_every_other_mistake_is_named(mistake: Mistake, tmp_path: Path) -> None:
     assert_named(mistake, tmp_path)
 
@@ -68,7 +77,7 @@ def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function: 
 def drawn_pairs(count: int) -> Iterator[tuple[Mistake, Mistake, str]]:
     random_numbers = random.Random(0)
     while count:
-        one, other = random_numbers.sample(MISTAKES, 2)
+        one, other = random_numbers.sample([one for one in MISTAKES if not UNSEEN.search(one.cause)], 2)
         try:
             source = other.apply(one.apply(SOURCE))
             compile(source, "my_bert.py", "exec")
@@ -82,7 +91,7 @@ def drawn_pairs(count: int) -> Iterator[tuple[Mistake, Mistake, str]]:
 def test_of_two_mistakes_the_first_is_always_located_and_most_pairs_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.checking.diagnosis.SECONDS", 6.0)
+    monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 6.0)
     named = 0
     for one, other, source in drawn_pairs(40):
         wrong = [verdict for verdict in verdicts(source, tmp_path).values() if verdict.state == WRONG]

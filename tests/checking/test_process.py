@@ -1,0 +1,102 @@
+"""A checked file runs in a process of its own: what it does there neither ends the check nor changes the verdict."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import minibert
+from minibert.checking import process, solution
+from minibert.checking.mistakes import SOURCE
+from minibert.checking.solution import RIGHT, WRONG, SolutionError, check_file
+
+pytestmark = pytest.mark.usefixtures("own_process")
+GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
+PATCHES = """
+import minibert.checking.child, minibert.checking.numbers, minibert.reference
+minibert.checking.numbers.problem = lambda *a: ""
+minibert.checking.child.given_after = lambda given: {}
+minibert.reference.gelu = lambda x: x
+torch.equal = torch.allclose = lambda *a, **k: True
+torch.set_default_dtype(torch.float64)
+"""
+
+
+def written(tmp_path: Path, *edits: str, after: str = "") -> Path:
+    source = SOURCE
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        assert old in source
+        source = source.replace(old, new)
+    path = tmp_path / "my_bert.py"
+    path.write_text(source.replace('if __name__ == "__main__":', after + '\nif __name__ == "__main__":'), "utf-8")
+    return path
+
+
+def test_functions_that_end_python_never_end_or_use_too_much_are_wrong_and_the_next_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(solution, "LIMIT", 2.0)
+    path = written(
+        tmp_path,
+        *("return x @ weight.T + bias", "import os; os._exit(0)"),
+        *(GELU, "while True:\n        pass"),
+        *("B, S, D = x.shape", "print('x' * 10**5); raise ValueError('x' * 10**6)"),
+        *("B, H, S, W = x.shape", "return torch.zeros(10**12)"),
+    )
+    found = {one.stage.function: one for one in check_file(path)}
+    assert found["layer_norm"].state == found["cross_entropy"].state == RIGHT
+    said = {"linear": "exit status 0", "gelu": "2.0 s", "split_heads": "ValueError: xxx", "join_heads": "memory"}
+    for function, text in said.items():
+        assert found[function].state == WRONG
+        assert re.search(text, found[function].what)
+        assert len(found[function].what) < 500
+    assert len(capsys.readouterr().out) < 2 * process.PRINTED
+
+
+def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        GELU,
+        "return x.clamp(min=0)",
+        "\n    mean = x.mean(",
+        "\n    x -= 1\n    mean = x.mean(",
+        after=PATCHES,
+    )
+    found = {one.stage.function: one for one in check_file(path, "feed_forward")}
+    assert found["gelu"].causes == ("the activation is ReLU",)
+    found = {one.stage.function: one for one in check_file(path, "layer_norm")}
+    assert "argument 1 in place" in found["layer_norm"].what
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("while True:\n    pass\n", "stopped after 2.0 s"),
+        ("import os\nos._exit(0)\n", "exit status 0"),
+        ("import sys\nsys.exit(0)\n", "line 2: SystemExit"),
+        ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()\n", "SIGSEGV|Error|stopped after"),
+    ],
+)
+def test_a_file_whose_import_does_not_end_well_is_refused(
+    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solution, "LOADING", 2.0)
+    (tmp_path / "my_bert.py").write_text(source)
+    with pytest.raises(SolutionError, match=said):
+        check_file(tmp_path / "my_bert.py", "gelu")
+
+
+def test_a_model_of_a_file_may_import_its_neighbour_late_and_cannot_end_the_check(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("from minibert.reference import encode, load_model\n")
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "def right(input_ids, attention_mask, token_type_ids):\n"
+        "    from beside import encode, load_model\n"
+        "    weights, _, heads, eps = load_model()\n"
+        "    return encode(input_ids, token_type_ids, attention_mask, weights, heads, eps)[0][-1]\n"
+        "def ends(input_ids, attention_mask, token_type_ids):\n"
+        "    os._exit(0)\n"
+    )
+    assert minibert.check(f"{tmp_path / 'mine.py'}:right", "minibert-novels").ok
+    report = minibert.check(f"{tmp_path / 'mine.py'}:ends", "minibert-novels")
+    assert not report.ok and "exit status 0" in str(report)
