@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.models import every_family, small_config
 
 from minibert.activations import ACTIVATION
+from minibert.checkpoints.load import names_in_file
 from minibert.config import ACTIVATIONS, MOST_LABELS, Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
@@ -22,6 +23,7 @@ from minibert.families.base import bert as architecture
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
+from minibert.model import Encoder
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 LIMITED = {
@@ -294,3 +296,19 @@ def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(
     monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(BERT, architecture=wrong))
     with pytest.raises(ValueError, match=message):
         small_config(BERT)
+
+
+@every_family
+def test_a_replaced_config_makes_the_model_that_transformers_makes(family: Family) -> None:
+    """One after the other, so that nothing that was derived before may stay."""
+    config = small_config(family)
+    for change in ({"num_hidden_layers": 3}, {"hidden_size": 48}, {"num_attention_heads": 4}, {"pad_token_id": 2}):
+        config = dataclasses.replace(config, **change)
+    theirs = getattr(importlib.import_module("transformers"), family.upstream + "Model")(
+        upstream(family, **config.to_dict())
+    )
+    ours = Encoder(config)
+    sizes, state = {}, ours.state_dict()
+    for name, parts in names_in_file(ours).items():
+        sizes[name] = (sum(len(state[part]) for part in parts), *state[parts[0]].shape[1:])
+    assert sizes == {name: x.shape for name, x in theirs.state_dict().items()}

@@ -209,3 +209,15 @@ def test_a_sparse_prediction_has_the_logits_the_loss_and_the_gradients_of_upstre
     [wqkv] = [x.grad for name, x in theirs.named_parameters() if name.endswith("layers.0.attn.Wqkv.weight")]
     assert_equal(ours.encoder.layers[0].attention.query.weight.grad, wqkv[: len(wqkv) // 3])
     assert_equal(forward(ours, batch).logits, forward(theirs, batch).logits)
+
+
+@EVERY
+def test_what_has_no_effect_is_kept_and_written_back(family: Family) -> None:
+    kept = {
+        "use_cache": False,
+        "gradient_checkpointing": True,
+        "gap_size": 0,
+        "down_scale_factor": 1,
+        "dtype": "float16",
+    }
+    assert small_config(family, **kept).to_dict().items() >= kept.items()

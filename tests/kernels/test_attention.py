@@ -105,3 +105,16 @@ def test_an_x86_cpu_takes_batched_products_and_others_the_fused_kernel(monkeypat
         for dtype in (torch.float32, torch.bfloat16):
             chosen = choose_attention(dtype, CPU, 64, Workspace())
             assert isinstance(chosen, BatchedAttention) if batched else chosen is grouped_attention
+
+
+@torch.inference_mode()
+def test_the_comparison_finds_a_wrong_scale_and_a_wrong_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = BatchedAttention.heads
+    for wrong, change in (("k", lambda x: x.roll(1, dims=2)), ("q", lambda x: x * 1.1)):
+        with monkeypatch.context() as changed:
+            changed.setattr(
+                BatchedAttention,
+                "heads",
+                lambda self, name, x, wrong=wrong, change=change: heads(self, name, change(x) if name == wrong else x),
+            )
+            assert apart([24, 9, 9]) > 1000 * BOUND

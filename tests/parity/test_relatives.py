@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import MakePair, Written, edited, small_config, unequal
-from torch import Tensor
+from support.models import MakePair, Pair, Written, edited, open_upstream, small_config, unequal
+from torch import Tensor, nn
 
 import minibert
 from minibert.checkpoints.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Inputs, forward
 from minibert.parity.checkpoints import make_batch, randomise
-from minibert.parity.compare import compare_full_length
+from minibert.parity.compare import compare_full_length, compare_training
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
@@ -259,3 +259,12 @@ def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Wri
     }.get(family.name, "positions from 2, of real tokens only")
     text = checkpoint_text(inspect(str(written(family)[0])))
     assert words in text and "11 positions" in text
+
+
+@pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
+def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, pair: MakePair, tmp_path: Path) -> None:
+    both = pair(family, "sequence-classification")
+    minibert.save(both.ours, tmp_path)
+    theirs: nn.Module = open_upstream(type(both.theirs), tmp_path)
+    assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
+    assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from sklearn.utils.class_weight import compute_class_weight
 
 from minibert.losses import text_loss
@@ -473,3 +474,14 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
 def test_weights_that_make_no_sense_are_refused(how: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         class_weights(["a", "b"], ["a", "b"], how)
+
+
+@pytest.mark.parametrize("predicted", ["abcab", "aabbb", "cccba"])
+def test_the_macro_f1_is_that_of_scikit_learn(predicted: str) -> None:
+    """A class that neither the data nor the predictions have does not count."""
+    true = "aabbb"
+    data = ONE.from_labels(["x"] * 5, list(true))
+    measure = ONE.measure(answers(*predicted), data, ["a", "b", "c", "d"])
+    expected = f1_score(list(true), list(predicted), average="macro")
+    assert measure.figures["macro_f1"] == expected
+    assert f"{expected:.3f}" in next(line for line in measure.text.splitlines() if line.startswith("macro F1"))

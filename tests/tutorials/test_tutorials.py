@@ -401,3 +401,14 @@ def outputs_of(path: Path) -> str:
 def test_what_a_notebook_concludes_is_what_it_printed(verdict: Verdict) -> None:
     path = of_number(verdict.notebook)
     assert holds(verdict, prose_of(path), outputs_of(path))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("better", "cannot tell"), ("worse", "cannot tell"), ("cannot tell", "worse"), ("±", "+")]
+)
+def test_another_outcome_would_refute_a_conclusion(before: str, after: str) -> None:
+    decided = [one for one in HELD if one.printed.endswith(before) or (before == "±" and NUMBERS in one.printed)]
+    assert len(decided) > 1
+    for verdict in decided:
+        path = of_number(verdict.notebook)
+        assert not holds(verdict, prose_of(path), outputs_of(path).replace(before, after)), verdict

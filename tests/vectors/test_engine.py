@@ -27,7 +27,7 @@ from support.engine import (
     random_rows,
     readable,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert import load
 from minibert.config import ACTIVATIONS
@@ -274,3 +274,18 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_for
 def test_what_the_engine_cannot_compute_is_refused(rows: Rows, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Engine(ENCODER, settings.get("precision", "float32")).vectors(rows, Recipe("cls", **settings))
+
+
+@pytest.mark.parametrize("changes", RELATIVES[:-1], ids=str)
+def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes: dict[str, Any]) -> None:
+    encoder, rows = random_encoder(**changes), random_rows(MIXED)
+    engine = Engine(encoder)
+    if len(encoder.layers) < L:
+        engine.encoder.layers[-1] = Engine(random_encoder()).encoder.layers[-1]
+    elif hasattr(encoder.embeddings, "embedding_projection"):
+        own = engine.encoder.embeddings.embedding_projection
+        own.bias = torch.zeros_like(own.bias)
+    else:
+        table = engine.encoder.embeddings.position
+        table.weight = nn.Parameter(torch.roll(table.weight, 1, dims=0))
+    assert difference(engine.vectors(rows), readable(encoder, rows)) > 100 * BOUND
