@@ -156,8 +156,8 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str | Part]]:
         names = [family.numbered(name, number, config.architecture.layers_in_group) for name in official if family]
         if family is None and official:
             names = [f"{path.format(number).rpartition('.')[0]}.products" if part else path.format(number)]
-        if found := [modules[name] for name in names if name and name in modules]:
-            yield Place(stage, layer), found[0], part or what
+        if owners := [modules[name] for name in names if name and name in modules]:
+            yield Place(stage, layer), owners[0], part or what
 
 
 def part_of(family: Family, path: str) -> Part | None:
@@ -185,16 +185,16 @@ class WatchAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        found = {}
+        tensors = {}
         if name == "softmax":
-            found = {SCORES: args[0]}
+            tensors = {SCORES: args[0]}
             self.awaits_product = True
         elif self.awaits_product and name in ("matmul", "__matmul__"):
-            found = {PROBS: args[0], CONTEXT: result}
+            tensors = {PROBS: args[0], CONTEXT: result}
             self.awaits_product = False
         elif name == "scaled_dot_product_attention":
-            found = {CONTEXT: result}
-        for stage, tensor in found.items():
+            tensors = {CONTEXT: result}
+        for stage, tensor in tensors.items():
             self.kept[Place(stage, self.layer)] = tensor.detach()
         return result
 
@@ -204,7 +204,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
     """Yield a dictionary that collects every stage of this thread's next forward pass, in the order of computation."""
     kept: Tensors = {}
     watch = WatchAttention(kept)
-    found = list(places(model))
+    stages = list(places(model))
     thread = threading.get_ident()
 
     def on_call(
@@ -225,7 +225,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
 
     # By module, what is read, and stage, because a shared layer is called repeatedly.
     called_for: dict[tuple[nn.Module, str | Part, str], list[Place]] = defaultdict(list)
-    for place, module, what in found:
+    for place, module, what in stages:
         if what not in (PROBS, CONTEXT):
             called_for[module, what, place.stage].append(place)
     with ExitStack() as stack, watch:

@@ -22,9 +22,8 @@ from transformers import AutoTokenizer, ModernBertConfig, PreTrainedTokenizerFas
 import minibert
 from minibert.families.modernbert import GLOBAL, LOCAL, MODERNBERT
 from minibert.heads import HEAD_CLASSES
-from minibert.kernels import attention
+from minibert.kernels import training
 from minibert.parity.checkpoints import make, randomise, task, tiny
-from minibert.prediction import packed
 from minibert.text.byte_pairs import BytePairs
 from minibert.train.batches import Batches
 from minibert.train.distillation import new_student
@@ -204,14 +203,14 @@ def test_the_packed_step_is_the_readable_one_with_texts_longer_than_the_window(
 class Largest:
     """The most scores that one call of attention has in a text and head."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, axis: int) -> None:
-        self.scores, self.right, self.axis = 0, getattr(module, name), axis
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        self.scores, self.right = 0, getattr(module, name)
         monkeypatch.setattr(module, name, self)
 
-    def __call__(self, query: Tensor, key: Tensor, *given: Any) -> Tensor:
-        self.scores = max(self.scores, query.shape[self.axis] * key.shape[self.axis])
-        found: Tensor = self.right(query, key, *given)
-        return found
+    def __call__(self, query: Tensor, key: Tensor, *given: Any, **how: Any) -> Tensor:
+        self.scores = max(self.scores, query.shape[2] * key.shape[2])
+        context: Tensor = self.right(query, key, *given, **how)
+        return context
 
 
 LONG, WINDOW = 512, 16
@@ -224,11 +223,11 @@ def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fas
     local = dataclasses.replace(made.config, layer_types=(LOCAL,) * 4)
     made = minibert.Encoder(local).eval()
     row = [3 + at % 90 for at in range(LONG)]
-    largest = Largest(monkeypatch, attention, "fused", 1)
+    largest = Largest(monkeypatch, torch.nn.functional, "scaled_dot_product_attention")
     Engine(made, "float32").vectors([row], minibert.Recipe("mean"))
     assert 0 < largest.scores <= WINDOW * 2 * WINDOW
     model = HEAD_CLASSES["sequence-classification"](dataclasses.replace(local, classifier_pooling="mean"))
-    largest = Largest(monkeypatch, packed, "fused_attention", 2)
+    largest = Largest(monkeypatch, training, "fused_attention")
     packed_loss(model, batch_of("sequence-classification", [LONG, 3], family=MODERNBERT)).backward()
     assert 0 < largest.scores <= WINDOW * 2 * WINDOW
 

@@ -4,7 +4,7 @@
 
 Four implementations, which differ only in rounding:
 
-    grouped_attention    torch's fused kernel, one group of texts of equal length after the other
+    grouped_attention    torch's fused kernel, one group after the other; also within a window, and in training
     padded_attention     the same kernel once, with padding and a mask: on a GPU launches cost more than padding
     BatchedAttention     the same groups by two batched products over all texts and heads, into memory that is reused:
                          for texts of ordinary length two to three times as fast on a CPU
@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.kernels.matmul import MAX_ERROR, Workspace, is_x86, relative_error
-from minibert.kernels.packing import Packed, pack
+from minibert.kernels.packing import Packed, PackedTexts, pack, pad_groups
 from minibert.layout import Attend
 from minibert.utils.device import without_cudnn
 
 # Attention in a packed batch: query, key, value, batch to the result, (T,H,W); `by_heads` makes an inputs.Attend of it.
-PackedAttend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
+PackedAttend = Callable[[Tensor, Tensor, Tensor, PackedTexts], Tensor]
 
 MAX_SCORES = 1 << 20  # held at once: they stay in the caches
 MAX_TOKENS = 128  # of a text; longer texts go to the fused kernel, which does not store the scores
@@ -38,43 +38,83 @@ def by_heads(attend: PackedAttend) -> Attend:
     """Return the same attention for model.SelfAttention, (H,T,W) -> (H,T,W)."""
 
     def attend_by_heads(
-        query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: nn.Module
+        query: Tensor, key: Tensor, value: Tensor, packed: PackedTexts, dropout: nn.Module
     ) -> tuple[Tensor, None]:
         q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
-        context = attend(q, k, v, packed) if packed.window is None else local_attention(q, k, v, packed, packed.window)
+        context = attend(q, k, v, packed) if packed.window is None else grouped_attention(q, k, v, packed)
         return context.transpose(0, 1), None
 
     return attend_by_heads
 
 
-def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attend within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
+def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the attention of one group by torch's kernel, (B,H,S,W) -> (B,H,S,W); on a CPU in float32.
 
-    query may hold the first token of each text only and the extra rows, (B + extra,H,W); these are returned unchanged.
+    mask: True for a key that a query sees, (B,1,S,S) or the like.
     """
-    groups = zip(*(packed.by_group(x) for x in (query, key, value)), strict=True)
-    contexts = [fused(q, k, v).flatten(0, 1) for q, k, v in groups]  # (B,S,H,W) -> (T,H,W)
-    return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
+    q, k, v = (x.float() if x.device.type == "cpu" else x for x in (query, key, value))
+    with without_cudnn():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).to(query.dtype)
 
 
-def local_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window: int) -> Tensor:
-    """Attend to the tokens at most window // 2 away, group after group: (T,H,W) or (B + extra,H,W) -> the same.
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, attend: Callable[..., Tensor] = fused
+) -> Tensor:
+    """Attend within each text and the window of the layer, one group after the other: (T,H,W) -> (T,H,W).
 
-    A block of queries is multiplied only with the keys that it reaches.
+    In the last layer query may have the tokens that are read only, (N,H,W). Rows after the tokens become 0.
+    attend: computes one group, as `fused` does.
     """
-    half = window // 2
+    asking = packed.read_groups if packed.is_last else packed.groups
+    parts = (pad_groups(x, groups) for x, groups in ((query, asking), (key, packed.groups), (value, packed.groups)))
     contexts = []
-    first = packed.first - packed.bounds[:-1]  # (B): the column of the first tokens
-    rows = zip(packed.groups, packed.by_group(first), *(packed.by_group(x) for x in (query, key, value)), strict=True)
-    for (_, S), firsts, q, k, v in rows:
-        columns = torch.arange(S, device=q.device)
-        if q.shape[1] < S:  # one query per text
-            near = (firsts - columns).abs() <= half  # (B,1) - (S) -> (B,S)
-            contexts.append(fused(q, k, v, near[:, None, None]).flatten(0, 1))
-            continue
-        parts = [fused(q[:, at], k[:, reached], v[:, reached], near) for at, reached, near in blocks(columns, window)]
-        contexts.append(torch.cat(parts, dim=1).flatten(0, 1))
-    return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
+    for number, heads in enumerate(zip(*parts, strict=True)):
+        q, k, v = (x.transpose(1, 2) for x in heads)  # (B,S,H,W) -> (B,H,S,W), B rows of the group
+        context = attend_in_window(q, k, v, packed, number, attend)
+        contexts.append(asking[number].unpad(context.transpose(1, 2)))  # (B,H,S,W) -> (B,S,H,W) -> (n,H,W)
+    together = torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+    more = len(query) - len(together)  # the rows of padding after the tokens
+    return F.pad(together, (0, 0, 0, 0, 0, more)) if more else together
+
+
+def attend_in_window(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, number: int, attend: Callable[..., Tensor]
+) -> Tensor:
+    """Attend in the group of this number, (B,H,S,W) or from the tokens that are read, (B,H,N,W), to the same.
+
+    With a window a block of queries is multiplied only with the keys that it reaches.
+    """
+    mask = packed.groups[number].mask
+    window = packed.window
+    if window is None or key.shape[2] <= window // 2 + 1:  # every token of these texts is in the window
+        return attend(query, key, value, mask)
+    if packed.is_last and packed.read is not None:
+        return attend(query, key, value, local_mask(packed, number, window))
+    if packed.keeps_padding:  # added to the scores: the fused kernel's gradient is wrong in a window of padding alone
+        seen = local_mask(packed, number, window)
+        bias = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
+        return attend(query, key, value, bias)
+    contexts = []
+    for at, reached, near in blocks(torch.arange(key.shape[2], device=key.device), window):
+        if mask is not None:  # a query that is padding sees every key: without any its gradient would not be a number
+            near = near & mask[..., reached] | ~mask[..., at].transpose(-1, -2)
+        contexts.append(attend(query[:, :, at], key[:, :, reached], value[:, :, reached], near))
+    return torch.cat(contexts, dim=2)
+
+
+def local_mask(packed: Packed, number: int, window: int) -> Tensor:
+    """Return the mask of a group, (rows,1,queries,keys): True for a key in the window of a query.
+
+    A query of read_groups that is padding sees every key: without any its gradient would not be a number.
+    """
+    columns = packed.columns[:, None]  # (T,1), as many axes as one head has
+    read_groups = packed.read_groups if packed.is_last else packed.groups
+    queries = pad_groups(packed.wanted(columns), read_groups)[number]  # (rows,queries,1)
+    near = (queries - pad_groups(columns, packed.groups)[number].transpose(1, 2)).abs()[:, None] <= window // 2
+    real = packed.groups[number].mask
+    read = read_groups[number].mask
+    seen = near if real is None else near & real
+    return seen if read is None or packed.keeps_padding else seen | ~read.transpose(-1, -2)
 
 
 def blocks(columns: Tensor, window: int) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -91,18 +131,6 @@ def blocks(columns: Tensor, window: int) -> Iterator[tuple[slice, slice, Tensor]
         yield at, reached, (columns[at, None] - columns[reached]).abs() <= half
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the attention of one group by torch's kernel, (B,S,H,W) -> (B,S,H,W); on a CPU in float32.
-
-    mask: True for a key that a query sees, (B,1,S,S) or the like.
-    """
-    q, k, v = (x.float() if x.device.type == "cpu" else x for x in (query, key, value))
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
-    with without_cudnn():
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # nothing here is padding
-    return context.transpose(1, 2).to(query.dtype)  # (B,H,S,W) -> (B,S,H,W)
-
-
 class BatchedAttention:
     """Attention by two batched products over all texts and heads of a group, in float32.
 
@@ -112,7 +140,7 @@ class BatchedAttention:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, packed: PackedTexts) -> Tensor:
         """(T,H,W) or (B,H,W) -> the same."""
         T, H, W = query.shape
         result = self.workspace.buffer("contexts", T, H * W, query.dtype).view(T, H, W)
@@ -123,12 +151,12 @@ class BatchedAttention:
             context = result[begin:end].view(q.shape)
             S = k.shape[1]
             if S > MAX_TOKENS:
-                context.copy_(fused(q, k, v))
+                context.copy_(fused(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2))
                 continue
             texts = max(1, MAX_SCORES // (H * q.shape[1] * S))  # some at a time
             for parts in zip(*(torch.split(x, texts) for x in (q, k, v, context)), strict=True):
                 self.attend_texts(*parts)
-        result[end:] = query[end:]
+        result[end:] = 0  # the rows of padding
         return result
 
     def attend_texts(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
@@ -157,15 +185,16 @@ def softmax(scores: Tensor, out: Tensor) -> Tensor:
     return out.div_(out.sum(dim=-1, keepdim=True))
 
 
-def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
+def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedTexts) -> Tensor:
     """Attend within each text by one kernel for the padded batch, (T,H,W) or (B,H,W) -> the same."""
     all_tokens = len(query) == len(key)
     q, k, v = packed.pad(query) if all_tokens else query[:, None], packed.pad(key), packed.pad(value)  # (B,S,H,W)
-    context = fused(q, k, v, packed.mask[:, None, None]).flatten(0, 1)  # (B,S,H,W) -> (BS,H,W)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
+    context = fused(q, k, v, packed.mask[:, None, None]).transpose(1, 2).flatten(0, 1)  # (B,H,S,W) -> (BS,H,W)
     return context.index_select(0, packed.cells) if all_tokens else context
 
 
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedTexts) -> Tensor:
     """Attend within each text by one kernel that reads the bounds of the texts; CUDA.
 
     The kernels are those of torch's own attention: the memory-efficient one for float32, FlashAttention for bfloat16

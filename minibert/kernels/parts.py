@@ -20,7 +20,7 @@ def with_parts(module: AnyModule, parts: Mapping[Any, Any]) -> AnyModule:
     for the subclasses too that a relative has. The copy has its own mode, hooks and submodules; the values of all other
     attributes are shared. Raises TypeError for a subclass that itself overrides what would be exchanged.
     """
-    attributes = (value for one in module.modules() for value in vars(one).values() if not isinstance(value, dict))
+    attributes = (value for part in module.modules() for value in vars(part).values() if not isinstance(value, dict))
     shared = {id(value): value for value in (*module.parameters(), *attributes)}
     twin = copy.deepcopy(module, shared)
     for part in twin.modules():

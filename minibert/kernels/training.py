@@ -3,16 +3,19 @@
 product          x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
 dropout          from 16 random bits per number; also within attention
 fused_attention  in float32 without dropout, where autocast would compute in bfloat16
+packed_attention  of a packed batch, group by group
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minibert.kernels.attention import grouped_attention
 from minibert.kernels.matmul import MAX_ERROR, is_x86, onednn_allowed, relative_error
+from minibert.kernels.packing import Packed
 from minibert.layout import Padded
 from minibert.utils.device import without_cudnn
 
@@ -79,10 +82,10 @@ def onednn_is_float32() -> bool:
     try:
         with torch.enable_grad():
             y = linear(x, weight)
-            found = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
+            computed = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
     except (AttributeError, RuntimeError):  # a torch without the setting, or without oneDNN
         return False
-    return max(map(relative_error, found, exact)) <= MAX_ERROR[torch.float32]
+    return max(map(relative_error, computed, exact)) <= MAX_ERROR[torch.float32]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -115,13 +118,22 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
     """Return dropout(softmax(Q Kᵀ / √W)) V, (B,H,S,W), by the fastest kernel; mask: see `attention`."""
-    if drops(query, p):
+    if drops(query, p) or (mask is not None and mask.is_floating_point()):
         return attention(query, key, value, mask, p)
     if query.is_cpu and torch.is_autocast_enabled("cpu"):  # the gradient in bfloat16 takes two to four times as long
         with torch.autocast("cpu", enabled=False):
             return fused_attention(query.float(), key.float(), value.float(), mask, p)
     with without_cudnn():
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p)
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: nn.Dropout
+) -> tuple[Tensor, None]:
+    """Attend within each text, (H,T,W) -> (H,T,W), or from the tokens that are read, (H,N,W) -> (H,N,W)."""
+    p = dropout.p if dropout.training else 0.0
+    q, k, v = (x.transpose(0, 1) for x in (query, key, value))  # (H,T,W) -> (T,H,W)
+    return grouped_attention(q, k, v, packed, partial(fused_attention, p=p)).transpose(0, 1), None
 
 
 def sdpa_attention(

@@ -71,7 +71,7 @@ def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Siz
         values["embedding_size"] = 13
     if "embeddings.task" in family.modules:
         values["use_task_id"] = True
-    values |= {one.name: 0.4 for one in fields(family.config) if one.name in ("qa_dropout", "choice_dropout")}
+    values |= {own.name: 0.4 for own in fields(family.config) if own.name in ("qa_dropout", "choice_dropout")}
     if family.config.pad_token_id >= values["vocab_size"]:
         values["pad_token_id"] = 3
     if family.name == MODERNBERT.name:

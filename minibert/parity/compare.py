@@ -1,6 +1,6 @@
 """The parity ladder: two models, one batch, and every number that the two compute from it, compared bit for bit.
 
-Rung by rung: tensors (every stage of stages.py), the hidden states of a row that fills every position, logits, losses,
+Rung by rung: tensors (every stage of hooks.py), the hidden states of a row that fills every position, logits, losses,
 gradients; then, with dropout on and the same seed, the tensors again and the weights after training steps; last, what
 a user would decide from the logits. Padding is compared like everything else. A row that is all padding is left out:
 no text gives one, and its result is not defined.
@@ -162,8 +162,8 @@ def compare_tensors(
 
 def fields(output: Any, names: Iterable[str]) -> Tensors:
     """Return the fields of an output that are there."""
-    found = ((name, getattr(output, name, None)) for name in names)
-    return {Place(name): value for name, value in found if value is not None}
+    values = ((name, getattr(output, name, None)) for name in names)
+    return {Place(name): value for name, value in values if value is not None}
 
 
 def compare(
@@ -195,11 +195,11 @@ def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bound
     """
     with torch.no_grad():
         outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
-    every = [
+    states_of_both = [
         (*output.hidden_states[:-1], getattr(output, "last_hidden_state", output.hidden_states[-1]))
         for output in outputs
     ]
-    states = [{Place("hidden states", n): x for n, x in enumerate(one)} for one in every]
+    states = [{Place("hidden states", n): x for n, x in enumerate(hidden)} for hidden in states_of_both]
     return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 
 
@@ -235,12 +235,12 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
         if family is not None:
             where = (family, name, head_of(theirs, family), config_of(ours).architecture.layers_in_group)
             candidates = [name_in_file(*where), full_name(*where)]
-        found = next((c for c in candidates if c in others), None)
-        other = None if found is None else others[found]
-        if found is not None and other is not None and len(other) > len(parameter):
-            first = rows.get(found, 0)
-            rows[found] = first + len(parameter)
-            other = rows_of(other, first, rows[found])
+        key = next((c for c in candidates if c in others), None)
+        other = None if key is None else others[key]
+        if key is not None and other is not None and len(other) > len(parameter):
+            first = rows.get(key, 0)
+            rows[key] = first + len(parameter)
+            other = rows_of(other, first, rows[key])
         pairs.append((name, parameter, other))
     return pairs
 

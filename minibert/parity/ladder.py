@@ -21,7 +21,6 @@ from minibert.activations import ACTIVATION
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
-from minibert.families.modernbert import PreNormLayer, RotaryAttention
 from minibert.hooks import Inputs, Place, record
 from minibert.model import Embeddings, Layer
 from minibert.parity import checkpoints
@@ -172,8 +171,8 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Inputs, first: Comparison
     mine, upstream = record(ours, batch)[place], record(theirs, batch)[place]
 
     def reproduces(model: nn.Module, batch: Inputs, target: Tensor) -> bool:
-        found = record(model, batch).get(place)
-        return found is not None and found.numel() == target.numel() and torch.equal(found.view_as(target), target)
+        tensor = record(model, batch).get(place)
+        return tensor is not None and tensor.numel() == target.numel() and torch.equal(tensor.view_as(target), target)
 
     if cause := loading(ours, theirs, lambda model: reproduces(model, batch, upstream)):
         return cause
@@ -229,31 +228,6 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(ours, Layer, swap_norms)
     for by, word in ((-1, "higher"), (1, "lower")):
         yield f"positions: upstream's are one {word}", changed(ours, Embeddings, partial(move, by))
-    if any(isinstance(module, PreNormLayer) for module in ours.modules()):
-        yield from computations_norm_first(ours)
-
-
-def computations_norm_first(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield those that only a ModernBERT can have: angles, windows, and the norm that its first layer lacks."""
-
-    def widen(by: int, attention: RotaryAttention) -> None:
-        if attention.window is not None:
-            attention.window += by
-
-    def other_theta(attention: RotaryAttention) -> None:
-        attention.theta = next((theta for theta in thetas if theta != attention.theta), attention.theta)
-
-    def without_norm(layer: PreNormLayer) -> None:
-        layer.attention_norm = nn.Identity()
-
-    thetas = {module.theta for module in ours.modules() if isinstance(module, RotaryAttention)}
-    yield (
-        "angles: upstream exchanges the thetas of global and local layers",
-        changed(ours, RotaryAttention, other_theta),
-    )
-    for by, word in ((-2, "less"), (2, "further")):
-        yield f"window: upstream's reaches one token {word}", changed(ours, RotaryAttention, partial(widen, by))
-    yield "norm first: upstream's layer 0 has none before its attention", changed(ours, PreNormLayer, without_norm)
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:

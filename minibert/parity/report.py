@@ -108,15 +108,15 @@ def cells(result: Result) -> list[tuple[str, ...]]:
     """Return the ladder of one checkpoint in the columns of HEADER."""
     return [
         (
-            one["name"],
-            one["shape"],
-            f"{one['tensors']:,}",
-            f"{one['values']:,}",
-            f"{one['largest']:.1e}" if one["largest"] else "0",
-            f"{one['ulp']:,}",
-            "equal" if one["equal"] else "in bounds" if one["ok"] else "DIFFERS",
+            step["name"],
+            step["shape"],
+            f"{step['tensors']:,}",
+            f"{step['values']:,}",
+            f"{step['largest']:.1e}" if step["largest"] else "0",
+            f"{step['ulp']:,}",
+            "equal" if step["equal"] else "in bounds" if step["ok"] else "DIFFERS",
         )
-        for one in steps(result)
+        for step in steps(result)
     ]
 
 

@@ -19,7 +19,7 @@ from minibert.heads import Head, HeadInput, MaskedLM, QuestionAnswering, Reads, 
 from minibert.inputs import IGNORED, unchecked
 from minibert.kernels.packing import batches
 from minibert.prediction.collate import ExampleBatch, collate
-from minibert.prediction.packed import PackedBatch, encode, first_tokens, mean_of_texts, packed_output, text_of_first
+from minibert.prediction.packed import encode, first_tokens, mean_of_texts, pack_batch, packed_output, text_of_first
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.utils.device import autocast, batch_tokens_on, move
 from minibert.utils.inference import inference
@@ -82,7 +82,7 @@ def logits_of(model: Head, batch: ExampleBatch) -> Sequence[Tensor]:
 def states_of(model: Head, batch: ExampleBatch) -> tuple[HeadInput, list[int]]:
     """Return what the head reads: text (B,D), and no lengths; or tokens (1,T,D) of all rows, and the rows' lengths."""
     first = Reads.FIRST in model.reads
-    packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
+    packed = pack_batch(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
     states = encode(model.encoder, move(packed, model.device))
     if first:
         return HeadInput(states[:, None], text_of_first(model, states)), []

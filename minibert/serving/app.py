@@ -163,7 +163,7 @@ class Server:
         """Answer GET /v1/models, all or by name."""
         name = request.path_params.get("name")
         self.check_model(name, *self.names)
-        data = [{"id": one, "object": "model", "created": 0, "owned_by": "minibert"} for one in self.names]
+        data = [{"id": served, "object": "model", "created": 0, "owned_by": "minibert"} for served in self.names]
         return reply({"object": "list", "data": data} if name is None else data[self.names.index(name)])
 
     async def health(self, request: Request) -> Response:

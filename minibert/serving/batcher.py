@@ -122,7 +122,7 @@ class Batcher:
             requests = dict.fromkeys(request for request, _ in batch)
             for request in requests:
                 if len(requests) > 1 and not request.future.done():
-                    await self._compute([one for one in batch if one[0] is request])
+                    await self._compute([item for item in batch if item[0] is request])
                 elif not request.future.done():
                     request.future.set_exception(error)
             return

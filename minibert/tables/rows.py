@@ -20,7 +20,7 @@ from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
 from minibert.utils.wording import advice
 
-TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
+ARROW_TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
 PlacedRows = Iterator[tuple[str, object]]  # objects and texts as they are in a file, alike
 UNLABELLED = "unsup"  # the folder of texts without a label in the Large Movie Review Dataset
@@ -185,7 +185,7 @@ def batches(stream: BinaryIO, name: str, columns: Sequence[str] | None = None, r
     too_much = formats.too_long(f"{name}, decompressed,", most)
     if any(file.metadata.row_group(number).total_byte_size > most for number in range(file.num_row_groups)):
         raise too_much
-    texts = [field.name for field in file.schema_arrow if str(field.type) in TEXTS]
+    texts = [field.name for field in file.schema_arrow if str(field.type) in ARROW_TEXTS]
     held, row = 0, 1
     try:
         schema = file.read_row_groups([], columns=columns).schema

@@ -88,14 +88,14 @@ def read_template(
         doubled = cls[0] == "<s>"
         return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))
     between = tuple(pair.ids[1 + len(a) : -1 - len(b)])
-    found = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
+    template = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
     known = all(backend.id_to_token(id) is not None for id in pair.ids)
     if known and (alone.ids, pair.ids, pair.type_ids) == (
-        found.row(a),
-        found.row(a, b),
-        found.segments(len(a), len(b)),
+        template.row(a),
+        template.row(a, b),
+        template.segments(len(a), len(b)),
     ):
-        return found
+        return template
     raise ValueError(
         f"{source}: post_processor turns a pair into {' '.join(pair.tokens)} with segments {pair.type_ids}, and one "
         f"text into {' '.join(alone.tokens)}; supported are [CLS] A [SEP] B [SEP] and <s> A </s></s> B </s>"

@@ -277,12 +277,12 @@ class Tokenizer(TransformersNames):
 
         WordPiece marks these (##), byte-level BPE and unigram vocabularies mark those that begin a word (Ġ, ▁).
         """
-        found = np.zeros(max(self._pieces) + 1, dtype=bool)
+        continuing = np.zeros(max(self._pieces) + 1, dtype=bool)
         prefix = self._definition["model"].get("continuing_subword_prefix") or "##"
         for token, id in self.vocab.items():
-            found[id] = not token.startswith(self.mark) if self.mark else token.startswith(prefix)
-        found[[*self.control_ids, self.unk_id]] = False
-        return found
+            continuing[id] = not token.startswith(self.mark) if self.mark else token.startswith(prefix)
+        continuing[[*self.control_ids, self.unk_id]] = False
+        return continuing
 
     # -- identity, files, pickles
 

@@ -150,8 +150,8 @@ def charsmap(file: JsonObject) -> bytes | None:
     """Return SentencePiece's table of characters in the normalizer of a tokenizer.json, None if it has none."""
     normalizer = file.get("normalizer") or {}
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
-    found = [one["precompiled_charsmap"] for one in steps if one.get("type") == "Precompiled"]
-    return base64.b64decode(found[0]) if found else None
+    tables = [one["precompiled_charsmap"] for one in steps if one.get("type") == "Precompiled"]
+    return base64.b64decode(tables[0]) if tables else None
 
 
 def as_json(component: Any) -> Any:

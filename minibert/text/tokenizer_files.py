@@ -102,8 +102,8 @@ def old_definition(folder: Path, name: str) -> dict[str, Any]:
 
 def model_type(model: JsonObject) -> str:
     """Return the type of a tokenizer.json's model, which old files leave out."""
-    found = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
-    return str(model.get("type") or found)
+    implied = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
+    return str(model.get("type") or implied)
 
 
 def vocabulary(model: JsonObject) -> dict[str, int]:
@@ -120,18 +120,18 @@ def with_casing(folder: Path, settings: JsonObject, definition: JsonObject, lowe
     """
     normalizer = definition.get("normalizer")
     bert = isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer"
-    found: dict[str, Any] = dict(normalizer or {}) if bert else {}
+    stated: dict[str, Any] = dict(normalizer or {}) if bert else {}
     if "normalizer" not in definition:  # vocab.txt: uncased without upper case, apart from [CLS], [unused1] and such
         pieces = [piece for piece in vocabulary(definition["model"]) if not piece.startswith("[")]
-        found = {"lowercase": all(piece == piece.lower() for piece in pieces)}
+        stated = {"lowercase": all(piece == piece.lower() for piece in pieces)}
     upstream = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
     given = {theirs: settings.get(theirs) for theirs in NORMALIZER_SETTINGS.values()}
     given["do_lower_case"] = given["do_lower_case"] if lowercase is None else lowercase
     for ours, theirs in NORMALIZER_SETTINGS.items():
-        if given[theirs] is not None or found.get(ours, upstream[ours]) == upstream[ours]:
+        if given[theirs] is not None or stated.get(ours, upstream[ours]) == upstream[ours]:
             continue
-        given[theirs] = found[ours]
-        where = f"its tokenizer.json has {ours}={found[ours]}" if bert else "its vocabulary has upper-case pieces"
+        given[theirs] = stated[ours]
+        where = f"its tokenizer.json has {ours}={stated[ours]}" if bert else "its vocabulary has upper-case pieces"
         kept = "texts keep their case; pass lowercase=True or False to decide" if ours == "lowercase" else "that counts"
         warnings.warn(f"{folder} does not set {theirs}, and {where}: {kept}", stacklevel=5)
     return {**settings, **given}
@@ -220,10 +220,10 @@ def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control
     with guarded(source):
         encodings = backend.encode_batch(list(special), add_special_tokens=False)
     for one in encodings:
-        if found := [token for token, id in zip(one.tokens, one.ids, strict=True) if id in control]:
+        if control_tokens := [token for token, id in zip(one.tokens, one.ids, strict=True) if id in control]:
             raise ValueError(
                 "special_tokens_in_text='literal' is not possible with this vocabulary: "
-                f"the word {brief(found[0])} itself is a special token; use 'parse'"
+                f"the word {brief(control_tokens[0])} itself is a special token; use 'parse'"
             )
 
 

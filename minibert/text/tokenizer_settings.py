@@ -50,9 +50,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if "added_tokens_decoder" not in settings and (path := folder / name).exists():
-            found = read_json(path)
-            check_settings(found, str(path))
-            settings |= found
+            content = read_json(path)
+            check_settings(content, str(path))
+            settings |= content
             older = "additional_special_tokens" in settings and not settings.get("extra_special_tokens")
             if older and name == "tokenizer_config.json":
                 settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
@@ -98,15 +98,15 @@ def special_tokens(settings: JsonObject, source: str, vocab: Container[str] | No
     A missing one is the first default name that is in the vocabulary, else BERT's. Raises ValueError, naming
     `source`, for one that is not a str or not in the vocabulary.
     """
-    found = {}
+    tokens = {}
     for role, names in SPECIAL_TOKENS.items():
         given = settings.get(role)
         default = next((name for name in names if name in (vocab or ())), names[0])
         token = given.get("content") if isinstance(given, dict) else given or default
         if not isinstance(token, str) or (vocab is not None and token not in vocab):
             raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
-        found[role] = token
-    return found
+        tokens[role] = token
+    return tokens
 
 
 def as_token(value: Any) -> AddedToken:
@@ -129,8 +129,8 @@ def named_tokens(settings: JsonObject) -> dict[str, AddedToken]:
 
 def extra_tokens(settings: JsonObject) -> list[AddedToken]:
     """Return the special tokens without a role: additional_special_tokens, in transformers 5 extra_special_tokens."""
-    found = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-    return [] if isinstance(found, dict) else [as_token(value) for value in found]
+    tokens = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    return [] if isinstance(tokens, dict) else [as_token(value) for value in tokens]
 
 
 def with_side(settings: JsonObject, definition: JsonObject) -> dict[str, Any]:
@@ -142,19 +142,19 @@ def with_side(settings: JsonObject, definition: JsonObject) -> dict[str, Any]:
 
 def saved_settings(settings: JsonObject, definition: JsonObject) -> dict[str, Any]:
     """Return the settings as tokenizer_config.json has them beside this tokenizer.json, which has the added tokens."""
-    found: dict[str, Any] = {"tokenizer_class": "BertTokenizer"} | dict(settings)
-    for key, value in found.items():
+    saved: dict[str, Any] = {"tokenizer_class": "BertTokenizer"} | dict(settings)
+    for key, value in saved.items():
         if key.endswith("_token") and isinstance(value, dict):
-            found[key] = value["content"]
-    if extra := extra_tokens(found):  # the older name is read by transformers 4, too
-        found.pop("extra_special_tokens", None)
-        found["additional_special_tokens"] = [token.content for token in extra]
-    if "added_tokens_decoder" in found:
+            saved[key] = value["content"]
+    if extra := extra_tokens(saved):  # the older name is read by transformers 4, too
+        saved.pop("extra_special_tokens", None)
+        saved["additional_special_tokens"] = [token.content for token in extra]
+    if "added_tokens_decoder" in saved:
         tokens = definition["added_tokens"]
         keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-        found["added_tokens_decoder"] = {str(one["id"]): {key: one[key] for key in keys} for one in tokens}
+        saved["added_tokens_decoder"] = {str(one["id"]): {key: one[key] for key in keys} for one in tokens}
     normalizer = definition.get("normalizer") or {}
-    return found | {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
+    return saved | {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def stated_tokens(folder: Path, settings: JsonObject, content: Iterable[JsonObje
     """
     if "added_tokens_decoder" in settings:
         return {int(id): as_added(token) for id, token in settings["added_tokens_decoder"].items()}
-    found: dict[int, AddedToken] = {}
+    by_id: dict[int, AddedToken] = {}
     if (path := folder / "added_tokens.json").exists():
         extra = settings.get("extra_special_tokens")
         extra = extra if isinstance(extra, list) else []
@@ -181,10 +181,10 @@ def stated_tokens(folder: Path, settings: JsonObject, content: Iterable[JsonObje
         special = {token.content for token in named_tokens(roles).values()}
         special |= {token for token in extra if isinstance(token, str)}  # as upstream, which overlooks the others
         for token, id in read_json(path).items():
-            found[id] = AddedToken(token, normalized=token not in special, special=token in special)
+            by_id[id] = AddedToken(token, normalized=token not in special, special=token in special)
     for entry in content:
-        found[entry["id"]] = as_added(entry)
-    return found
+        by_id[entry["id"]] = as_added(entry)
+    return by_id
 
 
 def added_tokens(
@@ -199,31 +199,31 @@ def added_tokens(
     vocab: the pieces of the model. present: the tokens that are added already. A token that is a piece keeps its id;
     any other gets the next free one, whatever id the file states. (TokenizersBackend.__init__)
     """
-    found = place(vocab, {}, [as_added(entry) for entry in present])
+    by_id = numbered(vocab, {}, [as_added(entry) for entry in present])
     by_content = {token.content: token for token in stated.values()}
     named = {role: by_content.get(token.content, token) for role, token in named.items()}
-    known = {repr(token) for token in found.values()}
+    known = {repr(token) for token in by_id.values()}
     new = [token for _, token in sorted(stated.items()) if repr(token) not in known]
-    contents = {token.content for token in [*found.values(), *new]}
+    contents = {token.content for token in [*by_id.values(), *new]}
     for token in [*named.values(), *extra]:
         if token.content not in contents:  # one that has a role and is listed as well has the flags of the list
             new.append(token)
     roles = {token.content for token in named.values()}
     for token in new:
         token.special = token.special or token.content in roles
-    return [{"id": id, **token.__getstate__()} for id, token in sorted(place(vocab, found, new).items())]
+    return [{"id": id, **token.__getstate__()} for id, token in sorted(numbered(vocab, by_id, new).items())]
 
 
-def place(
+def numbered(
     vocab: Mapping[str, int], known: Mapping[int, AddedToken], new: Iterable[AddedToken]
 ) -> dict[int, AddedToken]:
     """Return added tokens by id, known and new ones, as the library numbers them (AddedVocabulary.add_tokens)."""
-    found = dict(known)
+    by_id = dict(known)
     ids = {token.content: id for id, token in known.items()}
     free = max([len(vocab), *(id + 1 for id in known)])
     for token in new:
         if token.content:
             id = ids.setdefault(token.content, vocab.get(token.content, free))
-            found[id] = token
+            by_id[id] = token
             free = max(free, id + 1)
-    return found
+    return by_id

@@ -141,13 +141,16 @@ def fill(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, 
     probs = logits.float().softmax(dim=-1)
     own = int(probs[0].argmax()) if token is None else token
     guesses = best_tokens(logits, tokenizer, min(GUESSES, logits.shape[-1]))
-    return [Filled(own, tokenizer.token_text(own), probs[row, own].item(), found) for row, found in enumerate(guesses)]
+    return [
+        Filled(own, tokenizer.token_text(own), probs[row, own].item(), likeliest)
+        for row, likeliest in enumerate(guesses)
+    ]
 
 
 def as_data(value: Any) -> Any:
     """Return effects and guesses for the page's scripts: lists in the order of the fields, numbers to six decimals."""
     if isinstance(value, dict):
-        return {str(key): as_data(one) for key, one in value.items()}
+        return {str(key): as_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_data(one) for one in value]
+        return [as_data(item) for item in value]
     return round(value, 6) if isinstance(value, float) else value

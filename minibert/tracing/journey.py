@@ -309,8 +309,8 @@ def decide(
 
 def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> Doubles:
     """Return the vectors of texts without padding, (B,width), by a recipe."""
-    found = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
-    return np.asarray(found.double().numpy())
+    vectors = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
+    return np.asarray(vectors.double().numpy())
 
 
 def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:

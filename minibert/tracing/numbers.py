@@ -155,31 +155,31 @@ def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
 
 def attention(journey: Journey, selection: Selection) -> dict[str, Any]:
     """Return for each layer its heads in order, their mean, the rollout up to it, and the shares of a pair."""
-    found: dict[str, Any] = {}
+    of_layers: dict[str, Any] = {}
     rolled = rollout(journey.attentions)
     for layer in selection.layers:
         probs = journey.attentions[layer]
         means = {"mean": probs.mean(dim=0), "rollout": rolled[layer]}
         matrices = means | {str(head): probs[head] for head in selection.heads}
-        found[str(layer)] = {name: packed_probs(matrix) for name, matrix in means.items()} | {
+        of_layers[str(layer)] = {name: packed_probs(matrix) for name, matrix in means.items()} | {
             "heads": packed_probs(probs[selection.heads]),
             "quadrants": {name: quadrants(matrix, journey.sides) for name, matrix in matrices.items()},
         }
-    return found
+    return of_layers
 
 
 def vectors(journey: Journey, selection: Selection) -> dict[str, Tensor]:
     """Return the vectors that are drawn, (S,D) each, by name; hidden0: the embeddings, hidden1: after layer 0."""
     states = sorted({0, len(journey.layers), *selection.layers, *(layer + 1 for layer in selection.layers)})
-    found = journey.embeddings | {f"hidden{state}": journey.hidden_states[state] for state in states}
+    drawn = journey.embeddings | {f"hidden{state}": journey.hidden_states[state] for state in states}
     for layer in selection.layers:
-        found |= {f"{name}{layer}": journey.layers[layer][stage] for name, stage in DRAWN.items()}
-        found[f"middle{layer}"] = middle(journey, layer)
+        drawn |= {f"{name}{layer}": journey.layers[layer][stage] for name, stage in DRAWN.items()}
+        drawn[f"middle{layer}"] = middle(journey, layer)
     if journey.pooled is not None:
-        found["pooled"] = journey.pooled[None]
+        drawn["pooled"] = journey.pooled[None]
     if journey.decision is not None:
-        found["features"] = journey.decision.vector[None]
-    return found
+        drawn["features"] = journey.decision.vector[None]
+    return drawn
 
 
 def middle(journey: Journey, layer: int) -> Tensor:
@@ -207,17 +207,17 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
     stages = journey.layers[layer]
     config = journey.config
     positions = torch.arange(min(len(journey.tokens), PAIR_TOKENS))
-    found: dict[str, Any] = {"log_sums": None}
+    pair: dict[str, Any] = {"log_sums": None}
     for name, stage in (("queries", "query"), ("keys", "key")):
         split = (
             stages[stage][:PAIR_TOKENS].reshape(len(positions), config.num_attention_heads, -1).transpose(0, 1)
         )  # (H,P,W)
         if config.architecture.rotary_thetas:
             split = rotate(split, positions, config.architecture.rotary_thetas[layer])
-        found[name] = packed_vectors(split[heads])
+        pair[name] = packed_vectors(split[heads])
     if len(journey.tokens) > PAIR_TOKENS:
-        found["log_sums"] = rounded(stages["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1))
-    return found
+        pair["log_sums"] = rounded(stages["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1))
+    return pair
 
 
 def units(strongest: Units) -> list[dict[str, Any]]:
@@ -238,12 +238,12 @@ def norms(journey: Journey, selection: Selection, kept: dict[str, Tensor]) -> di
 
 def cosines(journey: Journey, selection: Selection) -> dict[str, list[float]]:
     """Return how much each half of a layer turns each vector: the cosine of before and after, (S)."""
-    found = {}
+    turns = {}
     for layer in selection.layers:
         before = journey.hidden_states[layer].double()
         between = middle(journey, layer).double()
         norm_first = journey.config.architecture.norm_first  # the last state of such a model has passed its final norm
         after = (feed_forward_sum(journey, layer) if norm_first else journey.hidden_states[layer + 1]).double()
-        found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, between, dim=-1))
-        found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(between, after, dim=-1))
-    return found
+        turns[f"attention{layer}"] = rounded(torch.cosine_similarity(before, between, dim=-1))
+        turns[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(between, after, dim=-1))
+    return turns

@@ -54,8 +54,6 @@ STEPS: dict[str, tuple[Any, str, str]] = {
     "attention norm": (model.Layer, "forward", "self.attention_norm("),
     "feed-forward": (model.FeedForward, "forward", "self.contract("),
     "feed-forward norm": (model.Layer, "forward", "self.feed_forward_norm("),
-    "norm before attention": (model.Layer, "forward", "self.attention_norm("),
-    "norm before feed-forward": (model.Layer, "forward", "self.feed_forward_norm("),
     "final norm": (modernbert.PreNormEncoder, "through_layers", "self.final_norm("),
     "final": (model.Encoder, "forward", "EncoderOutput("),
     "pooler": (model.Pooler, "forward", "torch.tanh("),
@@ -113,10 +111,6 @@ def steps_of(journey: Journey) -> list[str]:
         "position embeddings": "position" not in journey.embeddings,
         "embeddings": "sum" not in journey.embeddings,
         "rotation": not journey.config.architecture.rotary_thetas,
-        "attention norm": norm_first,
-        "feed-forward norm": norm_first,
-        "norm before attention": not norm_first,
-        "norm before feed-forward": not norm_first,
         "final norm": not norm_first,
         "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,
@@ -139,20 +133,20 @@ def seen(text: str) -> str:
 
 def tokens(journey: Journey) -> list[dict[str, Any]]:
     """Return every token with its word, its kind (classes of the style sheet) and its characters in the text."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for place, (token, word, side) in enumerate(zip(journey.tokens, journey.words, journey.sides, strict=True)):
-        continues = bool(found) and found[-1]["word"] == word
+        continues = bool(rows) and rows[-1]["word"] == word
         kind = "ab"[side] + " goes-on" * continues + " special" * (journey.word_ids[place] is None)
         text = (journey.text_b or "") if side else journey.text
-        found.append(
+        rows.append(
             {"place": place, "text": token, "word": word, "kind": kind, "source": text[slice(*journey.offsets[place])]}
         )
-    return found
+    return rows
 
 
 def tokens_of_decision(journey: Journey, decision: Decision) -> list[tuple[int, Any, float | None, float | None]]:
     """Return for every token its place, the decision without it, its part of the logit, and [CLS]'s attention to it."""
-    masked = {one.place: one for one in journey.masked}
+    masked = {without.place: without for without in journey.masked}
     logit = 0 if len(decision.logits) == 1 else decision.decided
     nothing = [None] * len(journey.tokens)
     adds = nothing if decision.by_token is None else decision.by_token[logit].tolist()
@@ -164,11 +158,11 @@ def tokens_of_decision(journey: Journey, decision: Decision) -> list[tuple[int, 
 def sums(decision: Decision) -> list[dict[str, Any]]:
     """Return for each logit of a decision the largest contributions, and all others together."""
     single = len(decision.logits) == 1
-    found = []
+    rows = []
     for k, parts in enumerate(decision.contributions):
         top = sorted(range(len(parts)), key=lambda d: -abs(parts[d]))[:TOP]
         largest = [(decision.columns[d], decision.coefficients[k, d], decision.standardised[d], parts[d]) for d in top]
-        found.append(
+        rows.append(
             {
                 "label": decision.labels[1] if single else decision.labels[k],
                 "is_open": single or decision.decided == k,
@@ -179,7 +173,7 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
                 "logit": decision.logits[k],
             }
         )
-    return found
+    return rows
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -202,17 +196,17 @@ def line_of(step: str, architecture: Architecture) -> tuple[str, int]:
     """Return the file and line of a step: the first line of its function with its code, or where it begins."""
     function = function_of(step, architecture)
     source, first = inspect.getsourcelines(function)
-    found = next((place for place, line in enumerate(source) if STEPS[step][2] in line), 0)
-    return Path(inspect.getfile(function)).name, first + found
+    below = next((place for place, line in enumerate(source) if STEPS[step][2] in line), 0)
+    return Path(inspect.getfile(function)).name, first + below
 
 
 def listings(steps: Iterable[str], architecture: Architecture) -> list[tuple[str, int, list[Markup]]]:
     """Return the source of these steps, with path and first line: all of model.py, and functions of other modules."""
-    found = [("minibert/model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
+    shown_files = [("minibert/model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
     for function in dict.fromkeys(function_of(step, architecture) for step in steps):
         path = Path(inspect.getfile(function))
         shown = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
         if shown != "minibert/model.py":
             source, first = inspect.getsourcelines(function)
-            found.append((shown, first, coloured("".join(source))))
-    return found
+            shown_files.append((shown, first, coloured("".join(source))))
+    return shown_files

@@ -139,7 +139,7 @@ def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[
     logits = tensors.get(Place("decoder"))  # (S,V)
     places = [] if logits is None else [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     guesses = [] if logits is None else best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
-    return [Prediction(place, found) for place, found in zip(places, guesses, strict=True)]
+    return [Prediction(place, likeliest) for place, likeliest in zip(places, guesses, strict=True)]
 
 
 def notes(
@@ -152,7 +152,7 @@ def notes(
 ) -> list[str]:
     """Return what is particular about this text on this model, in sentences."""
     precision = classifier.features.precision if isinstance(classifier, Classifier) else "float32"
-    found = {
+    applies_to = {
         f"The text has {row.longest} tokens, and {tokenizer.max_length} are read; the rest was cut off.": (
             row.longest > tokenizer.max_length
         ),
@@ -170,7 +170,7 @@ def notes(
         f"The classifier was trained on vectors of precision {precision}; this page computes in the encoder's, "
         "and the last digits can differ.": precision != "float32",
     }
-    return [note for note, applies in found.items() if applies]
+    return [note for note, applies in applies_to.items() if applies]
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from minibert.inputs import IGNORED
 from minibert.losses import cross_entropy
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import predict_logits
-from minibert.prediction.packed import OutputFunction, PackedBatch, encode
+from minibert.prediction.packed import OutputFunction, encode, pack_batch
 from minibert.pretraining_heads import TokenPrediction
 from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
@@ -230,7 +230,7 @@ class Distillation(MaskedLanguageModel):
     def states(self, model: Head, batch: ExampleBatch) -> Tensor:
         """Return the last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
         if self.step == "packed":
-            return encode(model.encoder, move(PackedBatch.of(model.encoder.embeddings, batch), model.device))
+            return encode(model.encoder, move(pack_batch(model.encoder.embeddings, batch), model.device))
         batch = move(batch, model.device)
         mask, segments = batch.attention_mask, batch.token_type_ids
         out = model.encoder(batch.input_ids, attention_mask=mask, token_type_ids=segments)

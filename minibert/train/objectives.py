@@ -27,7 +27,7 @@ from minibert.inputs import IGNORED, unchecked
 from minibert.losses import token_cross_entropy
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import batches_by_length
-from minibert.prediction.packed import PackedBatch, encode, packed_states
+from minibert.prediction.packed import encode, pack_batch, packed_states
 from minibert.tasks.base import Example
 from minibert.train.batches import NextSentencePairs, Pairing, SentenceOrder
 from minibert.train.loop import Loss, Term, readable_output
@@ -199,7 +199,7 @@ class ReplacedTokens(MaskedLanguageModel):
         real = batch.attention_mask.bool()
         ids, labels = batch.input_ids[real], batch.labels["labels"][real]  # (T)
         chosen = labels != IGNORED
-        parts = PackedBatch.of(encoder.embeddings, batch), ids, torch.where(chosen, labels, ids), chosen.nonzero()[:, 0]
+        parts = pack_batch(encoder.embeddings, batch), ids, torch.where(chosen, labels, ids), chosen.nonzero()[:, 0]
         packed, ids, original, places = move(parts, encoder.device)
         ids = ids.index_copy(0, places, sampled)  # in the order of the batch
         states = encode(encoder, replace(packed, ids=ids.index_copy(0, packed.order, ids)))  # (T,D)

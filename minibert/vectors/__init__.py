@@ -8,6 +8,7 @@ In reading order:
     fast_encoder  the encoder with faster parts
     calibration   which of its products tolerate int8, measured once for a checkpoint
     engine        the fast way: the model without padding, with other parts
+    loading       the engine and the tokenizer of a checkpoint, made once
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer, with a cache
     parts         the parts of a large matrix on disk, which survive a kill

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from minibert.kernels.attention import by_heads, grouped_attention
 from minibert.kernels.int8 import STRIDE, Quantization, error_of, quantizations
 from minibert.kernels.matmul import Workspace, joined, linear_of
-from minibert.kernels.packing import Packed
+from minibert.kernels.packing import PackedTexts
 from minibert.kernels.parts import OneProduct, Products, with_parts
 from minibert.model import Encoder
 from minibert.storage.tensor_files import write_tensors
@@ -65,7 +65,7 @@ def products_of(layer: nn.Module) -> dict[str, list[nn.Linear]]:
     return {product: [getattr(module, name) for name in linears] for module, (product, linears) in leaves}
 
 
-def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[int, str], Quantization], Tensor]:
+def calibrate(encoder: Encoder, x: Tensor, packed: PackedTexts) -> tuple[dict[tuple[int, str], Quantization], Tensor]:
     """Try every product of the encoder on the embedded tokens x, (T,D), of a packed batch.
 
     A shared layer keeps the quantization chosen at its first use, and the largest of its errors. Also returns the last
@@ -96,9 +96,9 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
     return products, x
 
 
-def means_agree(exact: Tensor, in_int8: Tensor, packed: Packed) -> bool:
+def means_agree(exact: Tensor, in_int8: Tensor, packed: PackedTexts) -> bool:
     """Return whether the means of the shortest texts have nearly the same direction; both states are (T,D)."""
-    short = [number for number, (_, S) in enumerate(packed.groups) if S <= FIRST_TOKENS + 1]
+    short = [number for number, group in enumerate(packed.groups) if group.width <= FIRST_TOKENS + 1]
     a, b = (torch.cat([packed.by_group(x)[number].mean(dim=1) for number in short]) for x in (exact, in_int8))
     return float(torch.cosine_similarity(a, b, dim=1).min()) >= MIN_COSINE
 

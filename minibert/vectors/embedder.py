@@ -8,17 +8,12 @@ N texts.
 from __future__ import annotations
 
 import copy
-import functools
-import math
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import resources
-from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,12 +23,11 @@ from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.heads import SentenceVectors
-from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
 from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.utils.device import choose_device
 from minibert.utils.files import AnyPath
 from minibert.utils.habits import Habits
@@ -42,11 +36,11 @@ from minibert.utils.settings import with_settings
 from minibert.utils.wording import advice, named
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
+from minibert.vectors.loading import LoadedCheckpoint, engine_of, files_in, load_checkpoint, samples, shared_tokenizer
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 GPU_TEXTS = 32768  # in a chunk on a GPU: its batches are large, and their pipeline ends with each chunk
-SAMPLES = 32  # texts that calibrate int8
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
 
@@ -360,85 +354,3 @@ def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequ
         tokens = [len(row) - 2 for row in ids[part]]  # without [CLS] and [SEP]
         result[text] = np.average(vectors[part], axis=0, weights=tokens)
     return result
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The checkpoint, loaded once
-
-
-Files = tuple[tuple[str, int, int], ...]  # name, size and modification time of each
-
-
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A checkpoint ready for use. The encoder itself is not kept: the engine holds the weights in its form."""
-
-    engine: Engine
-    checkpoint: Checkpoint
-    files: Files  # when they were read
-
-    @cached_property
-    def weights(self) -> str:
-        """The sha256 of the weights, computed when first used, since that takes a while."""
-        if not set(self.files) <= set(files_in(self.checkpoint.folder)):
-            raise ValueError(f"the files in {self.checkpoint.folder} have changed since they were read; start again")
-        return self.checkpoint.weights_sha256
-
-
-def files_in(folder: Path) -> Files:
-    """Return the state of a folder, which shows whether it changed."""
-    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
-
-
-ENGINES: WeakKeyDictionary[Encoder, tuple[Any, Engine]] = WeakKeyDictionary()  # the last engine of each
-
-
-def engine_of(encoder: Encoder, precision: str) -> Engine:
-    """Return the engine of an encoder in memory, the same one until its weights change.
-
-    Building an engine reads all weights, and so would comparing them. Their addresses and torch's counts of writes show
-    a change; one number per row and column shows a write through `.data`, which torch does not count.
-    """
-    parameters = list(encoder.parameters())
-    if any(weights.is_inference() for weights in parameters):  # torch does not count their writes
-        return Engine(encoder, precision)
-    places = [(weights.data_ptr(), weights._version, weights.dtype, weights.shape) for weights in parameters]
-    sampled = torch.cat([spread(weights.detach()) for weights in parameters]).nan_to_num()
-    now = (precision, encoder.config, encoder.pooler is None, places)
-    known = ENGINES.get(encoder)
-    if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):
-        return known[1]
-    ENGINES[encoder] = (now, sampled), Engine(encoder, precision)
-    return ENGINES[encoder][1]
-
-
-def spread(weights: torch.Tensor) -> torch.Tensor:
-    """Return at least one number per row and column, in float64."""
-    step = max(1, min(weights.shape) - 1)
-    step = step if math.gcd(step, weights.shape[-1]) == 1 else 1
-    return weights.flatten()[::step].double()
-
-
-@functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
-def load_checkpoint(checkpoint: Checkpoint, files: Files, device: str, precision: str) -> LoadedCheckpoint:
-    """Load a checkpoint once per process, and again if the files in its folder have changed."""
-    tokenizer = shared_tokenizer(checkpoint, files, None)
-    encoder = load(checkpoint, device=device)
-    engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
-    del encoder
-    release_memory()  # of the weights as they were before the engine changed their form
-    return LoadedCheckpoint(engine, checkpoint, files)
-
-
-@functools.lru_cache(maxsize=4)
-def shared_tokenizer(checkpoint: Checkpoint, files: Files, max_length: int | None) -> Tokenizer:
-    """Load the tokenizer of a checkpoint in this state, with this max_length."""
-    return load_tokenizer(checkpoint, max_length=max_length)
-
-
-def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
-    """Return the ids of the reviews, shipped with minibert, that calibrate int8; None at other precisions."""
-    if precision != "int8":
-        return None
-    lines = (resources.files("minibert") / "data" / "reviews.tsv").read_text("utf-8").splitlines()[:SAMPLES]
-    return tokenizer.encode_texts([line.partition("\t")[0] for line in lines]).ids  # cut without a warning

@@ -30,7 +30,7 @@ from torch import Tensor
 from minibert.kernels.attention import by_heads, choose_attention
 from minibert.kernels.int8 import Int8Linear, can_multiply
 from minibert.kernels.matmul import Workspace, choose_linear, reduced_float32, release_memory
-from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
+from minibert.kernels.packing import TOKEN_BUCKET, PackedTexts, check_rows, last_bucket, pack, padding_texts
 from minibert.kernels.parts import with_parts
 from minibert.model import Encoder
 from minibert.utils.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
@@ -210,17 +210,17 @@ class Engine:
         second: Sequence[int] | None = None,
         places: Sequence[int] = (),
         first_only: bool = False,
-    ) -> Packed:
+    ) -> PackedTexts:
         """Return texts packed for this encoder; see packing.pack."""
         return pack(
             rows, self.device, second, self.padding_id, places, self.config.architecture.first_position, first_only
         )
 
-    def embed(self, packed: Packed) -> Tensor:
+    def embed(self, packed: PackedTexts) -> Tensor:
         """(T) -> (T,D)."""
         return cast(Tensor, self.encoder.embeddings(packed.ids, packed.segments, positions=packed.positions))
 
-    def forward(self, packed: Packed, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
+    def forward(self, packed: PackedTexts, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
         """Return the pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
         encoder = self.fallback if self.fallback and self.falls_back(pooling, packed.longest) else self.encoder
         x = self.embed(packed)  # (T) -> (T,D)
@@ -235,7 +235,7 @@ class Engine:
         """Return True for a text so short that int8 would change the direction of its vector."""
         return self.fallback is not None and not pooling.first_only and tokens <= calibration.SHORT
 
-    def pool(self, x: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
+    def pool(self, x: Tensor, packed: PackedTexts, pooling: Pooling) -> Tensor:
         """(T,D) -> (B,D); if the layer computed only first tokens, x is (B,D) already."""
         if pooling.reduction and self.device.type != "cpu":  # one launch; unsafe: the lengths are not checked
             return torch.segment_reduce(x, pooling.reduction, lengths=packed.bounds.diff(), unsafe=True)

@@ -80,23 +80,20 @@ class Origin:
 
     @classmethod
     def read(cls, vectors: Path) -> Origin | None:
-        """Return what is written beside a .npy file; None if nothing is. Raises ValueError if it is damaged.
-
-        Earlier versions wrote no hashes.
-        """
+        """Return what is written beside a .npy file; None if nothing is. Raises ValueError if it is damaged."""
         if not cls.place(vectors).exists():
             return None
         try:
             values = read_json(cls.place(vectors))
             values.pop("minibert", None)
-            hashes = np.array(values.pop("hashes", []), np.uint32).reshape(-1, 2).tolist()
+            hashes = np.array(values.pop("hashes"), np.uint32).reshape(-1, 2).tolist()
             origin = cls(**values, hashes=hashes)
             Recipe(**origin.recipe)
             how = {**(origin.texts or {"path": ""})}
             FileSettings(**{name: how[name] for name in how.keys() - {"path", "column", "column2"}})
             if not all(map(isinstance, (origin.model, origin.identity, how.get("path")), (str, dict, str))):
                 raise TypeError
-        except (TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"{cls.place(vectors)} does not say how {vectors} was made: damaged, or of another version; embed the "
                 f"texts again{advice(', or delete it and name {} and {}', model=..., texts=...)}"

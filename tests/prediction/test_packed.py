@@ -24,6 +24,7 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import RobertaEmbeddings
 from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering, Reads
 from minibert.inputs import IGNORED
+from minibert.kernels import packing
 from minibert.model import Embeddings
 from minibert.prediction import packed
 from minibert.prediction.collate import ExampleBatch
@@ -41,8 +42,8 @@ pytestmark = pytest.mark.usefixtures("small_groups")
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows make several groups, and few tokens are padded to a bucket."""
     monkeypatch.setattr(packed, "GROUP_ROWS", 2)
-    monkeypatch.setattr(packed, "PADDED_FROM", 3)
-    monkeypatch.setattr(packed, "SIGNIFICANT_DIGITS", 2)
+    monkeypatch.setattr(packing, "PADDED_FROM", 3)
+    monkeypatch.setattr(packing, "SIGNIFICANT_DIGITS", 2)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def apart(model: Head, batch: ExampleBatch) -> float:
 
 def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the sizes of real batches
-    sizes = {T: len(packed.padded(torch.zeros(T))) for T in range(1, 5000)}
+    sizes = {T: len(packing.padded(torch.zeros(T))) for T in range(1, 5000)}
     assert all(T <= size <= max(T, 1.07 * T + 1) for T, size in sizes.items())
     assert len({size for T, size in sizes.items() if 1000 <= T < 2000}) <= 17
     assert all(sizes[T] == T for T in range(1, 256))
@@ -91,7 +92,7 @@ def test_all_losses_of_texts_are_those_of_the_readable_step(
 def test_only_the_tokens_that_are_read_pass_the_last_layer(
     head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "PADDED_FROM", 10**9)
+    monkeypatch.setattr(packing, "PADDED_FROM", 10**9)
     seen: list[int] = []
     batch, made = batch_of(head, [3, WIDTH, 5]), model(BERT, head)
     for layer in made.encoder.layers:
@@ -105,11 +106,11 @@ def test_only_the_tokens_that_are_read_pass_the_last_layer(
 # Mistakes on purpose
 
 
-def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[packed.Group], packed.Group]) -> None:
+def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[packing.Group], packing.Group]) -> None:
     """Keys and values are read through changed groups."""
     original = packed.packed_attention
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, batch: packed.PackedBatch, dropout: Any) -> Any:
+    def attend(query: Tensor, key: Tensor, value: Tensor, batch: packing.Packed, dropout: Any) -> Any:
         asking = batch.read_groups if batch.is_last else batch.groups
         changed = replace(batch, groups=[change(group) for group in batch.groups], read_groups=asking, is_last=True)
         return original(query, key, value, changed, dropout)
@@ -127,7 +128,7 @@ def masks_become(change: Callable[[Tensor], Tensor | None]) -> Callable[[pytest.
 def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
     """The keys and values of a row are those of another row of its group."""
 
-    def turned(group: packed.Group) -> packed.Group:
+    def turned(group: packing.Group) -> packing.Group:
         cells = torch.arange(group.tokens) if group.cells is None else group.cells
         mask = None if group.mask is None else group.mask.flip(0)
         row, column = group.rows - 1 - cells // group.width, cells % group.width
@@ -156,7 +157,7 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
     original = packed.encode
 
-    def encode(encoder: Any, batch: packed.PackedBatch) -> Tensor:
+    def encode(encoder: Any, batch: packing.Packed) -> Tensor:
         if batch.read is None:
             return original(encoder, batch)
         return original(encoder, replace(batch, read=(batch.read + 1).clamp(max=len(batch.ids) - 1)))
@@ -216,7 +217,7 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
     family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One place at a time with a dropout that is not random, the others off: both steps change alike."""
-    monkeypatch.setattr(packed, "PADDED_FROM", 10**9)
+    monkeypatch.setattr(packing, "PADDED_FROM", 10**9)
     made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     places = {name: module for name, module in made.named_modules() if isinstance(module, nn.Dropout)}
     assert len(places) >= 1 + 3 * len(made.encoder.layers)

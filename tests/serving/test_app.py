@@ -305,7 +305,7 @@ def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypa
 
 def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) -> None:
     body, headers = b'{"model": "words", "input": %s}', {"content-type": "application/json"}
-    for half in (rb'"\ud800"', rb'["good", "\ud83d"]', rb'"\udc00"', rb'"\ud800 good film"', rb'"\ud800\u0041"'):
+    for half in (rb'"\ud800"', rb'["good", "\ud83d"]', rb'"\ud800 good film"', rb'"\ud800\u0041"'):
         answer = ask(server, EMBED, content=body % half, headers=headers)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
         assert "byte " in answer.json()["error"]["message"]
@@ -316,23 +316,19 @@ def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) ->
     assert ask(server, EMBED, content=body % rb'"\ud83d\ude00"', headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/embeddings", "/v1/v1/embeddings", "/v1"])
-def test_a_path_that_is_not_there_is_answered_with_those_that_are(path: str, server: app.Server) -> None:
-    answer = ask(server, path, {})
-    assert answer.status_code == 404 and EMBED in answer.json()["error"]["message"]
+MISSING = ["/embeddings", "/v1", "/v1/chat/completions"]
 
 
-@pytest.mark.parametrize("path", [EMBED, "/classify", "/fill-mask", "/health", "/metrics"])
-def test_a_slash_at_the_end_of_a_path_is_no_redirection_but_an_error_with_a_body(server: app.Server, path: str) -> None:
-    for method in ("POST", "GET"):
-        answer = ask(server, f"{path}/", {} if method == "POST" else None, method=method)
-        assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
-        assert f"{EMBED}, /fill-mask" in answer.json()["error"]["message"]
+@pytest.mark.parametrize("path", [*MISSING, f"{EMBED}/", "/classify/", "/fill-mask/", "/health/", "/metrics/"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_path_that_is_not_there_is_answered_with_those_that_are(path: str, method: str, server: app.Server) -> None:
+    """A slash at the end is no redirection."""
+    answer = ask(server, path, {} if method == "POST" else None, method=method)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
+    assert f"{EMBED}, /fill-mask" in answer.json()["error"]["message"]
 
 
-def test_other_paths_and_methods_have_error_bodies_too(server: app.Server) -> None:
-    missing = ask(server, "/v1/chat/completions", {})
-    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+def test_other_methods_and_models_have_error_bodies_too(server: app.Server) -> None:
     method = ask(server, EMBED, method="GET")
     assert (method.status_code, method.headers["allow"], "error" in method.json()) == (405, "POST", True)
     assert ask(server, "/v1/models/words", method="GET").json()["id"] == "words"

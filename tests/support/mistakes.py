@@ -124,23 +124,6 @@ def positions_past_the_end_counted(output: Any, start_positions: Tensor, end_pos
     return sum(F.cross_entropy(logits, places.clamp(0, logits.shape[1] - 1)) for logits, places in sides) / 2
 
 
-def thetas_exchanged(ours: Model) -> None:
-    attentions = [layer.attention for layer in ours.encoder.layers]
-    low, high = sorted({attention.theta for attention in attentions})
-    for attention in attentions:
-        attention.theta = low if attention.theta == high else high
-
-
-def windows_wider(ours: Model, by: int) -> None:
-    for layer in ours.encoder.layers:
-        layer.attention.window = None if layer.attention.window is None else layer.attention.window + by
-
-
-def norm_before_the_first_attention(ours: Model) -> None:
-    layer = ours.encoder.layers[0]
-    layer.attention_norm = copy.deepcopy(layer.feed_forward_norm)
-
-
 class Mistake(NamedTuple):
     """What is done to our side, the first tensor that must be named, and words that the cause must have."""
 
@@ -195,20 +178,6 @@ MISTAKES = (
         "position embeddings",
         "positions: upstream's are one lower",
         families=BOTH,
-    ),
-    Mistake("thetas exchanged", thetas_exchanged, "layer 0 scores", "exchanges the thetas", families=MODERN),
-    Mistake(
-        "window one further", partial(windows_wider, by=2), "layer 1 scores", "reaches one token less", families=MODERN
-    ),
-    Mistake(
-        "window one less", partial(windows_wider, by=-2), "layer 1 scores", "reaches one token further", families=MODERN
-    ),
-    Mistake(
-        "norm before the first attention",
-        norm_before_the_first_attention,
-        "layer 0 attention norm",
-        "layer 0 has none before its attention",
-        families=MODERN,
     ),
     # What only padding, a second text or labels of a certain kind show
     Mistake(

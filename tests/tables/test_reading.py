@@ -17,26 +17,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.tables import formats, reading
+from minibert.tables import formats
 from minibert.tables.reading import Column, Table, TextFile
 
 FILM, DULL = "a fine film", "a dull film"
 COMPRESS: dict[str, Any] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": partial(lzma.compress, preset=0)}
+BOTH = (None, None)  # columns of texts and of labels by their usual names
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
 
-def read(folder: Path, name: str, content: bytes, column: str | int | None = None, **settings: Any) -> Any:
+def read(folder: Path, name: str, content: bytes, column: Any = None, **settings: Any) -> Any:
+    """The texts of a file; of two names of columns, the rows of texts and labels."""
     (folder / name).write_bytes(content)
+    if isinstance(column, tuple):
+        with Table(folder / name, [Column("text", column[0]), Column("label", column[1], ("label",))]) as table:
+            return list(table.rows())
     with TextFile(folder / name, column, **settings) as file:
         return list(file)
-
-
-def read_pairs(folder: Path, name: str, content: bytes, *names: str | None) -> Any:
-    """The rows of a file in two columns, text and label."""
-    (folder / name).write_bytes(content)
-    columns = [Column("text", names[0]), Column("label", names[1], ("label",))]
-    with Table(folder / name, columns) as table:
-        return list(table.rows())
 
 
 @pytest.fixture(scope="module")
@@ -95,32 +92,26 @@ def test_gzip_under_another_name_is_seen_in_the_content(folder: Path, monkeypatc
         ("x.jsonl", b'{" the text ": "a"}', "the text", None, ["a"]),
         ("x.jsonl", b'{"text": ""}', None, None, [""]),
         ("x.log", b"a fine film\na dull film", None, "txt", [FILM, DULL]),
+        # Two columns: by name, by number, or not at all.
+        *(
+            ("x.csv", content, names, None, [("a", "1"), ("b", "0")])
+            for content, names in [
+                (b"label,sentence\n1,a\n0,b\n", (None, None)),
+                (b"review,sentiment\na, 1\nb,0 \n", ("review", "sentiment")),
+                (b"label,review\n1,a\n0,b\n", ("review", None)),
+                (b"a,1\nb,0\n", (None, None)),
+                (b"7,1,a\n8,0,b\n", ("3", "2")),
+                (b"1,a\n0,b\n", ("2", None)),
+            ]
+        ),
+        # Labels of objects keep their type.
+        ("x.jsonl", b'{"text": "a", "label": 1}\n{"label": " no ", "text": "b"}', BOTH, None, [("a", 1), ("b", "no")]),
     ],
 )
 def test_columns_and_formats_are_those_requested(
-    folder: Path, name: str, content: bytes, column: Any, format: str | None, texts: list[str]
+    folder: Path, name: str, content: bytes, column: Any, format: str | None, texts: list[Any]
 ) -> None:
     assert read(folder, name, content, column, format=format) == texts
-
-
-@pytest.mark.parametrize(
-    ("content", "names"),
-    [
-        (b"label,sentence\n1,a\n0,b\n", (None, None)),
-        (b"review,sentiment\na, 1\nb,0 \n", ("review", "sentiment")),
-        (b"label,review\n1,a\n0,b\n", ("review", None)),
-        (b"a,1\nb,0\n", (None, None)),
-        (b"7,1,a\n8,0,b\n", ("3", "2")),
-        (b"1,a\n0,b\n", ("2", None)),
-    ],
-)
-def test_two_columns_are_requested_by_name_by_number_or_not_at_all(folder: Path, content: bytes, names: Any) -> None:
-    assert read_pairs(folder, "x.csv", content, *names) == [("a", "1"), ("b", "0")]
-
-
-def test_labels_of_objects_keep_their_type_and_names_are_stripped(folder: Path) -> None:
-    lines = b'{"text": "a", "label": 1}\n{"text": "b", "label": " no "}\n{"label": true, "text": "c"}'
-    assert read_pairs(folder, "x.jsonl", lines, None, None) == [("a", 1), ("b", "no"), ("c", True)]
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.tsv", "x.csv", "x.jsonl", "x.csv.gz"])
@@ -162,38 +153,21 @@ def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(mon
         (b"Text,label\n", ["good"], "csv"),
         (b',"text"\n', None, "csv"),
         (b"id;sentence1;sentence2\n", None, "csv"),
+        *((line, ["good"], None) for line in (b"a\tb", b"{a}", b'{"a": ', b"[1]", b'"a"', b'["a"]')),
     ],
 )
-def test_standard_input_that_is_a_table_is_refused_with_its_format(
-    line: bytes, cells: Any, format: str, monkeypatch: pytest.MonkeyPatch
+def test_standard_input_that_is_a_table_is_refused_with_its_format_and_any_other_line_is_a_text(
+    line: bytes, cells: Any, format: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stated in (None, "txt"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
         with TextFile("-", format=stated) as file:
             file.cells = cells
-            if stated:
+            if stated or not format:
                 assert list(file) == [line.decode().removesuffix("\n")]
             else:
                 with pytest.raises(ValueError, match=f"format='{format}'.*format='txt'"):
                     next(iter(file))
-
-
-@pytest.mark.parametrize("line", ["a\tb", "{a}", '{"a": ', "[1]", '"a"', '["a"]'])
-def test_other_lines_of_standard_input_are_texts(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
-    with TextFile("-") as file:
-        file.cells = ["good"]
-        assert list(file) == [line]
-
-
-def test_the_names_of_columns_are_prepared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[str]()
-    monkeypatch.setattr(reading, "plain", lambda name: calls.append(name) or name)
-    names = [f"c{n}" for n in range(200)]
-    (folder / "x.csv").write_text(",".join(names) + "\n" + ",".join(names) + "\n")
-    with Table(folder / "x.csv", [Column("text", name) for name in names]) as file:
-        assert list(file.rows()) == [tuple(names)]
-    assert len(calls) < 20 * len(names)
 
 
 def test_the_position_goes_from_0_to_the_size_of_the_file_and_no_more_is_read_than_needed(folder: Path) -> None:
@@ -240,7 +214,7 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
     texts, labels = [f"text {row}" for row in range(3000)], [row % 3 for row in range(3000)]
     parquet.write_table(pyarrow.table({"text": texts, "label": labels, "n": texts}), folder / "x.parquet")
     content = (folder / "x.parquet").read_bytes()
-    assert read_pairs(folder, "x.parquet", content, None, None) == list(zip(texts, labels, strict=True))
+    assert read(folder, "x.parquet", content, BOTH) == list(zip(texts, labels, strict=True))
     assert read(folder, "x.parquet.gz", gzip.compress(content, 1), "n") == texts
     parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "null.parquet")
     null = (folder / "null.parquet").read_bytes()
@@ -322,51 +296,30 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
             (name, b"a\n", None, r"ends in \.\w+,.*format=.*: txt, tsv, .*decompress")
             for name in (*("x.docx", "x.log", "x.csv.zip", "x.jsonl.zst", "corpus.2024", "x.xml.gz"),)
         ),
-    ],
-)
-def test_an_error_names_the_file_and_the_line(
-    folder: Path, name: str, content: bytes, column: str | int | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        read(folder, name, content, column)
-    assert name in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "names", "message"),
-    [
-        (
-            "x.csv",
-            b"a,b,c\n",
-            (None, None),
-            r"line 1\b.*sentence or text.*'a', 'b', 'c'.* 1 to 3\b",
-        ),
+        # Of two columns the one that is missing is named.
+        ("x.csv", b"a,b,c\n", BOTH, r"line 1\b.*sentence or text.*'a', 'b', 'c'.* 1 to 3\b"),
         ("x.csv", b"a,b,c\n", ("1", None), r"line 1\b.*label.*'1', '2', '3'"),
-        (
-            "x.csv",
-            b"Nr,Titre,Texte,Avis,Note\n1,a,b,c,5\n",
-            (None, None),
-            "'Nr', 'Titre', 'Texte', 'Avis', 'Note';",
-        ),
-        ("x.tsv", b"Nr\tTexte\tlabel\n1\tb\tc\n", (None, None), "'Nr', 'Texte', 'label';"),
+        ("x.csv", b"Nr,Titre,Texte,Avis,Note\n1,a,b,c,5\n", BOTH, "'Nr', 'Titre', 'Texte', 'Avis', 'Note';"),
+        ("x.tsv", b"Nr\tTexte\tlabel\n1\tb\tc\n", BOTH, "'Nr', 'Texte', 'label';"),
         ("x.csv", b"a,b\n", ("1", "1"), r"'1'.*label"),
         ("x.csv", b"x,label\n", ("1", "2"), r"line 1\b.*header"),
-        ("x.csv", b"text,mark\n", (None, None), r"line 1\b.*header: 'text', 'mark'; .*--text NAME --label NAME"),
+        ("x.csv", b"text,mark\n", BOTH, r"line 1\b.*header: 'text', 'mark'; .*--text NAME --label NAME"),
         ("x.csv", b"a,label\n", ("label", None), r"'label'.*label"),
         ("x.csv", b"a,b\n", ("a", None), r"label.*'a', 'b'"),
         ("x.csv", b"a,b\nc,d,e\n", ("1", "2"), r"line 2\b.* 3 .* 2 "),
         ("x.csv", b"a,b\n1,2\n", ("a", "3"), "'3'"),
-        ("x.csv", b"text\na\nb\n", (None, None), r"line 1\b.*'text'"),
-        ("x.json", b'["a"]', (None, None), r"label.*'text'"),
-        ("x.txt", b"a\n", (None, None), r"one text per line.*label"),
+        ("x.csv", b"text\na\nb\n", BOTH, r"line 1\b.*'text'"),
+        ("x.json", b'["a"]', BOTH, r"label.*'text'"),
+        ("x.txt", b"a\n", BOTH, r"one text per line.*label"),
         ("x.txt", b"a\n", ("1", "2"), r"one text per line.*'1'"),
     ],
 )
-def test_an_error_of_two_columns_names_the_one_that_is_missing(
-    folder: Path, name: str, content: bytes, names: Any, message: str
+def test_an_error_names_the_file_and_the_line(
+    folder: Path, name: str, content: bytes, column: Any, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_pairs(folder, name, content, *names)
+    with pytest.raises(ValueError, match=message) as error:
+        read(folder, name, content, column)
+    assert name in str(error.value)
 
 
 def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer, 
 # -- the links to the source
 
 
-NORM_FIRST = {"rotation", "norm before attention", "norm before feed-forward", "final norm"}  # steps of ModernBERT
+NORM_FIRST = {"rotation", "final norm"}  # steps of ModernBERT
 
 
 def check_links(traced: Trace, absent: set[str]) -> None:
@@ -296,7 +296,7 @@ def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, 
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
         check_links(traced, {absent, "projected embeddings"} | NORM_FIRST)
-    absent = {"segment embeddings", "position embeddings", "attention norm", "feed-forward norm", "pooler"}
+    absent = {"segment embeddings", "position embeddings", "pooler"}
     check_links(minibert.trace(*modern, "[MASK]"), absent | {"projected embeddings"})
     address = f'href="../built%20here/model.html#L{pages.line_of("softmax", encoder.config.architecture)[1]}"'
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()

@@ -161,8 +161,11 @@ def rows_of(traced: Trace, caption: str) -> list[list[str]]:
     return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in cells]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
-@pytest.mark.parametrize("names", [("neg", "pos"), ("a", "b", "c")])
+@pytest.mark.parametrize(
+    ("names", "recipe"),
+    [*((("neg", "pos"), recipe) for recipe in RECIPES), (("a", "b", "c"), {"pooling": "mean"})],
+    ids=str,
+)
 def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(names, recipe, folder):
     classifier, traced = classified(folder, names=names, **recipe)
     made, logits = traced.decision, len(names) if len(names) > 2 else 1

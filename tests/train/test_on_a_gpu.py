@@ -21,11 +21,11 @@ from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
+from minibert.kernels.packing import Group
 from minibert.kernels.parts import with_parts
 from minibert.prediction import packed
 from minibert.prediction.collate import ExampleBatch
 from minibert.prediction.logits import States, predict_logits
-from minibert.prediction.packed import Group
 from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
 from minibert.train import loop, run

@@ -15,7 +15,6 @@ from support.words import as_before_2021, labelled, state_vectors, write_words_c
 import minibert
 from minibert import TextFeatures, embed
 from minibert.prediction.frozen import Classifier, train
-from minibert.utils import device
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
@@ -158,25 +157,6 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated
     assert_close(Classifier.load(tmp_path / "saved").predict_proba(TEXTS), classifier.predict_proba(TEXTS))
 
 
-def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
-    recipes = [minibert.Recipe()]
-    recipes += [minibert.Recipe("mean", normalize=normalize, max_length=12) for normalize in (True, False)]
-    auto, same, other = (minibert.Embedder(stated, recipe).identity for recipe in recipes)
-    assert auto == same != other
-    assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
-
-
-def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
-    assert minibert.Embedder(stated, device="cpu", precision="auto").description.endswith(
-        ", computed in float32 on cpu"
-    )
-    with pytest.warns(UserWarning, match="bfloat16"):
-        assert minibert.Embedder(stated, device="cpu", precision="bfloat16").description.endswith(
-            "computed in float32 on cpu"
-        )
-
-
 # -- the first numbers of a vector
 
 
@@ -194,7 +174,8 @@ def test_vectors_that_the_files_cut_are_those_of_sentence_transformers(
         assert_close(found, theirs.encode(TEXTS))
     assert_close(embedder.encode(TEXTS, normalize_embeddings=True), theirs.encode(TEXTS, normalize_embeddings=True))
     assert pickle.loads(pickle.dumps(embedder))(TEXTS).shape == (4, 5)
-    assert_close(embed(TEXTS, folder, dimensions=3), theirs.encode(TEXTS, truncate_dim=3))
+    for found in (embed(TEXTS, folder, dimensions=3), embedder.encode(TEXTS, truncate_dim=3)):
+        assert_close(found, theirs.encode(TEXTS, truncate_dim=3))
 
 
 def test_fine_tuning_keeps_the_number_of_dimensions(stated: Path, tmp_path: Path) -> None:
@@ -218,10 +199,8 @@ def test_encode_returns_vectors_as_sentence_transformers_does(stated: Path) -> N
     embedder = minibert.Embedder(stated, normalize=False)
     assert_close(embedder.encode(["a film", "a meal"]), embedder(["a film", "a meal"]))
     assert_close(embedder.encode("a film"), embedder(["a film"])[0])
-    unit = embedder.encode("a film", normalize_embeddings=True, convert_to_tensor=True)
-    assert isinstance(unit, torch.Tensor) and float(unit.norm()) == pytest.approx(1)
+    assert isinstance(embedder.encode("a film", convert_to_tensor=True), torch.Tensor)
     assert_close(embedder.encode(["a film"], batch_size=2, show_progress_bar=True), embedder(["a film"]))
-    assert_close(embedder.encode(["a film"], truncate_dim=3), embedder(["a film"])[:, :3])
     for name in ("prompt_name", "output_value", "pool"):
         with pytest.raises(TypeError, match=f"no argument {name}; "):
             embedder.encode(["a"], **{name: 1})

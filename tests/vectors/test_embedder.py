@@ -19,6 +19,7 @@ from minibert.checkpoints import checkpoint as opened
 from minibert.tables.texts import chunked
 from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import embedder as module
+from minibert.vectors import loading
 from minibert.vectors.engine import Engine
 from minibert.vectors.stream import embed_stream
 
@@ -34,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def watched(name: str, function: Any) -> Any:
         return lambda *given, **more: (done.append(name), function(*given, **more))[1]
 
-    for owner, name in ((module, "load"), (opened, "sha256_of"), (Engine, "vectors")):
+    for owner, name in ((loading, "load"), (opened, "sha256_of"), (Engine, "vectors")):
         monkeypatch.setattr(owner, name, watched(name, getattr(owner, name)))
     return done
 

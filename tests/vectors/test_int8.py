@@ -34,8 +34,9 @@ from minibert.kernels.int8 import Int8Linear
 from minibert.utils import device
 from minibert.vectors import calibration
 from minibert.vectors.calibration import MAX_ERROR
-from minibert.vectors.embedder import Embedder, samples
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.engine import Engine
+from minibert.vectors.loading import samples
 
 SAMPLES, ROWS = random_rows([7, 30, 12, 19, 5, 24, 40, 11]), random_rows(MIXED)
 BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")

@@ -31,7 +31,7 @@ from minibert.text.tokenized import TruncationWarning
 from minibert.utils import device as device_module
 from minibert.vectors import ray as module
 from minibert.vectors import shards
-from minibert.vectors.embedder import load_checkpoint
+from minibert.vectors.loading import load_checkpoint
 from minibert.vectors.ray import ShardWorker, add_row, embed_shards
 from minibert.vectors.shards import Columns, Shard, find_shards, finished
 
