@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
-from minibert.utils.wording import advice
+from minibert.utils.wording import advice, given
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # what the format implies
 ROW_LIMIT = 64_000_000  # bytes in a line: a thousand times what BERT reads of a text
@@ -121,7 +121,9 @@ class FileSettings(TextSettings):
                 f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and format not in DELIMITERS:
-            raise ValueError(f"{name} is read as {format}, which has no delimiter; leave it out, or use --format csv")
+            raise ValueError(
+                f"{name} is read as {format}, which has no delimiter; leave it out, or use {given('format', 'csv')}"
+            )
         return format
 
 

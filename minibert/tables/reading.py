@@ -333,7 +333,9 @@ class Table:
             self.first_row = names = [name.strip() for name in first]
             if len(names) < len(self.columns):
                 roles = " and ".join(column.role for column in self.columns)
-                raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each (--delimiter)")
+                raise ValueError(
+                    f"{place} has one column, {listed(names)}; {roles} need one each{advice(' ({})', delimiter=...)}"
+                )
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, () if self.header else names)
@@ -342,13 +344,14 @@ class Table:
                 raise ValueError(f"{place} has more than one column {brief(twice)}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
-                by_name = " ".join(f"--{column.role} NAME" for column in self.columns)
+                by_name = " ".join(given(column.role, "NAME") for column in self.columns)
                 raise ValueError(f"{place} is a header: {listed(first)}; name the columns: {by_name}")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
                     quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
                     if self.format == "tsv" and any(cell.startswith('"') for cell in row):
-                        quotes = "; --format csv --delimiter tab reads cells in quotes, as pandas writes them"
+                        how = {"format": "csv", "delimiter": "tab"}
+                        quotes = advice("; {} {} reads cells in quotes, as pandas writes them", **how)
                     raise ValueError(
                         f"{at} has {counted(len(row), 'column')}, {len(keys)} are expected, as in the first row{quotes}"
                     )

@@ -18,7 +18,7 @@ from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
-from minibert.utils.wording import advice
+from minibert.utils.wording import advice, given
 
 ARROW_TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
@@ -38,7 +38,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> P
             place = f"{name}, line {rows.line_num + 1},"
     except csv.Error as error:
         why = "is a quote not closed?" if dialect.get("strict") else "is it a .tsv?"
-        plain = " --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
+        plain = advice(" {} reads quotes as ordinary characters", format="tsv") if dialect["delimiter"] == "\t" else ""
         raise ValueError(f"{place} cannot be read: {error}; {why}{plain}") from None
 
 
@@ -49,9 +49,12 @@ def without_quotes(rows: PlacedCells) -> PlacedCells:
         quoted = [] if warned else [cell for cell in row if cell[:1] == '"' and in_quotes(cell)]
         if quoted and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
             warned = True
+            ways = advice(": {} {} reads them", format="csv", delimiter="tab") + advice(
+                ", {} confirms it", format="tsv"
+            )
             warnings.warn(
                 f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
-                "pandas and R write such cells: --format csv --delimiter tab reads them, --format tsv confirms it",
+                f"pandas and R write such cells{ways}",
                 stacklevel=2,
             )
         yield place, row
@@ -71,7 +74,7 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
 
 def read_json_array(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the items of a JSON array, each with its place."""
-    place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
+    place = f"{name}, read as one JSON array (with one object per line, its format is {given('format', 'jsonl')}),"
     items = parsed(whole_text(stream, name, encoding), place)
     if not isinstance(items, list):
         raise ValueError(f"{place} is not an array")

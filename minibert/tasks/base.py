@@ -20,6 +20,7 @@ from torch import Tensor
 from minibert.config import Config
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer, TruncationWarning
+from minibert.utils.wording import named
 
 # What `minibert.predict` returns for one row: see prediction.reader.
 Prediction = dict[str, Any]
@@ -165,7 +166,7 @@ class Task(ABC):
 
     def with_given_words(self) -> Self:
         """Return the task for texts whose words are separated by spaces. Raises ValueError if it has no words."""
-        raise ValueError(f"--pretokenized is for taggers, and this model is for the task {self.name!r}")
+        raise ValueError(f"{named('pretokenized')} is for taggers, and this model is for the task {self.name!r}")
 
     # -----------------------------------------------------------------------------------------------------------
     # To the model and back

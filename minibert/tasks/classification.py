@@ -6,7 +6,6 @@ labels.py defines the types of label; everything else is the same for all of the
 tasks of GLUE).
 """
 
-import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from minibert.tasks.names import are_several, as_labels, in_order, of_matrix, wi
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tokenizer import Tokenizer
 from minibert.utils.printing import brief
+from minibert.utils.wording import advice
 
 SEPARATOR = "|"  # between the labels of a text if a file has lists
 
@@ -122,13 +122,13 @@ class Classification(ClassificationSettings, Task):
         chosen = self.text or self.label or self.pair
         doubtful = not chosen and is_doubtful(list(zip(texts, cells, strict=True)))
         if not table.header and (doubtful or is_alone(given)):
+            text = texts[0] if len(texts[0]) <= 30 else "NAME"
             alone = (
                 f"the first row of {table.name} has the label {brief(cells[0])}, which no other row has; if it is a "
-                f"header, name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
-                f"{shlex.quote(cells[0])}"
+                f"header, name the columns{advice(': {} {}', text=text, label=cells[0])}"
             )
             if not chosen:
-                raise ValueError(f"{alone}; else: --text 1 --label 2")
+                raise ValueError(alone + advice("; else: {} {}", text=1, label=2))
             warnings.warn(alone, stacklevel=2)
         try:
             labels, names = kind.named(given)

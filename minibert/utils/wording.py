@@ -17,11 +17,12 @@ OPTIONS: list[str] = []  # of the command that runs; none in Python
 @contextmanager
 def naming_options(options: Iterable[str]) -> Iterator[None]:
     """Within the block, name settings as the options of a command."""
+    before = [*OPTIONS]
     OPTIONS[:] = options
     try:
         yield
     finally:
-        OPTIONS.clear()
+        OPTIONS[:] = before
 
 
 def named(setting: str) -> str:

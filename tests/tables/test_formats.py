@@ -270,7 +270,7 @@ def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_
     content = b'text\tlabel\nplain\t1\n"so ""he"" said"\t0\n"a ""b"""\t0\n'
     rows, said = read(tmp_path / "x.tsv", content)
     assert rows[1:] == [('"so ""he"" said"', "0"), ('"a ""b"""', "0")]
-    assert len(said) == 1 and "x.tsv, line 3" in said[0] and "--format csv --delimiter tab" in said[0]
+    assert len(said) == 1 and "x.tsv, line 3" in said[0] and "format='csv' delimiter='tab'" in said[0]
     assert read(tmp_path / "x.tsv", content, format="tsv") == (rows, [])
     plain = [("plain", "1"), ('so "he" said', "0"), ('a "b"', "0")]
     assert read(tmp_path / "x.tsv", content, format="csv", delimiter="tab") == (plain, [])
@@ -281,7 +281,7 @@ def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_re
     tmp_path: Path, cell: str
 ) -> None:
     content = f"text\tlabel\n{cell}\t1\n".encode()
-    with pytest.raises(ValueError, match=r"line 2\b.* 2 .*--format csv --delimiter tab"):
+    with pytest.raises(ValueError, match=r"line 2\b.* 2 .*format='csv' delimiter='tab'"):
         read(tmp_path / "x.tsv", content)
     rows, said = read(tmp_path / "x.tsv", content, format="csv", delimiter="tab")
     assert (rows, said) == ([(cell.strip('"'), "1")], [])
@@ -292,7 +292,7 @@ def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it
     (tmp_path / "x.tsv").write_bytes(content)
     with (
         TextFile(tmp_path / "x.tsv", "text") as file,
-        pytest.warns(UserWarning, match=r"line 1\b.*quotes.*--format csv --delimiter tab"),
+        pytest.warns(UserWarning, match=r"line 1\b.*quotes.*format='csv' delimiter='tab'"),
         pytest.raises(ValueError, match="'text'"),
     ):
         list(file)
@@ -322,7 +322,7 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("x.txt", {"delimiter": ";"}, r"x\.txt .*delimiter.*--format csv"),
+        ("x.txt", {"delimiter": ";"}, r"x\.txt .*delimiter.*format='csv'"),
         ("x.parquet", {"delimiter": ";"}, r"parquet.*delimiter"),
     ],
 )

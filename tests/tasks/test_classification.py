@@ -75,10 +75,10 @@ def test_texts_and_labels_are_read(
 
 def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path: Path) -> None:
     path = file(tmp_path, "x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
-    with pytest.raises(ValueError, match=r"'sentiment'.*--text 'my review' --label"):
+    with pytest.raises(ValueError, match=r"'sentiment'.*text='my review' label="):
         ONE.read(path)
     assert Classification("my review", label="sentiment").read(path).labels == ["1", "0", "1"]
-    with pytest.warns(UserWarning, match=r"'sentiment'.*--text 'my review' --label"):
+    with pytest.warns(UserWarning, match=r"'sentiment'.*text='my review' label="):
         assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
     assert ONE.read(file(tmp_path, "x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
 
@@ -102,7 +102,7 @@ def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(
         assert ONE.read(path).labels == labels
         return
     text, label = content.splitlines()[0].split(",")
-    with pytest.raises(ValueError, match=f"--text {text} --label {label}; else: --text 1 --label 2"):
+    with pytest.raises(ValueError, match=f"text='{text}' label='{label}'; else: text=1 label=2"):
         ONE.read(path)
     assert len(Classification(text, label=label).read(path)) == 1
     assert len(Classification(1, label=2).read(path)) == 2

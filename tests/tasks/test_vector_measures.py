@@ -108,13 +108,6 @@ def test_a_table_is_read_by_usual_names_or_by_order(header: bool, checkpoint: Pa
         measure_file(path, "similarity", checkpoint)
 
 
-def test_a_score_that_no_float_can_hold_is_refused_with_its_line(checkpoint: Path, tmp_path: Path) -> None:
-    path = tmp_path / "sts.jsonl"
-    path.write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 10**400}) + "\n")
-    with pytest.raises(ValueError, match=r"line 1.*score a number of more than"):
-        measure_file(path, "similarity", checkpoint)
-
-
 def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
