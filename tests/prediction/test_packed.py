@@ -162,7 +162,7 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
             return original(encoder, batch)
         return original(encoder, replace(batch, read=(batch.read + 1).clamp(max=len(batch.ids) - 1)))
 
-    patch.setattr(packed, "encode", encode)
+    patch.setattr(packed, "encode_packed", encode)
 
 
 def states_out_of_order(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.neighbors import NearestNeighbors
 from support.words import write_words_checkpoint
 
@@ -97,12 +98,14 @@ def test_the_closest_pairs_are_those_of_a_full_sort(
     assert [score for _, _, score in found] == pytest.approx([-score for score, _, _ in every[:top]], abs=1e-6)
 
 
-def test_scikit_learn_finds_the_same_neighbours(corpus: Path) -> None:
+def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpus: Path) -> None:
     vectors = np.load(corpus)
     (hits,) = minibert.search(corpus, TEXTS[3], top=3)
     distances, rows = NearestNeighbors(n_neighbors=3, metric="cosine").fit(vectors).kneighbors(vectors[3:4])
     assert [hit.row for hit in hits] == rows[0].tolist()
     assert [1 - hit.score for hit in hits] == pytest.approx(distances[0].tolist(), abs=1e-5)
+    labels = KMeans(3, random_state=0, n_init=1).fit_predict(unit(vectors))
+    assert labels[0] == labels[4]
 
 
 def test_faiss_reads_the_same_file_and_finds_the_same(corpus: Path) -> None:
@@ -175,6 +178,8 @@ CHANGES: dict[str, tuple[Any, str]] = {  # what becomes of the lines, and the ro
     "edited": (lambda lines: [*lines[:3], "a dull book", *lines[4:]], r"row 3 of .*corpus\.txt "),
     "edited, with the same vector": (lambda lines: [*lines[:3], "FINE words", *lines[4:]], "row 3 of"),
     "sorted": (sorted, "row 0 of"),
+    "reversed": (lambda lines: lines[::-1], "row 0 of"),
+    "the last one": (lambda lines: [*lines[:-1], "one text "], "row 5 of"),
     "shorter": (lambda lines: lines[:-1], "6 vectors.* 5 texts"),
     "longer": (lambda lines: [*lines, "more"], "6 vectors.* 7 texts"),
 }
@@ -275,14 +280,19 @@ def npz(file: Path) -> None:
     file.with_suffix(".npz").rename(file)
 
 
-SHAPES = ["(-2, 3)", f"({10**30}, 3)", "(99999999999, 99999999999)", "(True, 3)", "(2,"]
-TYPES = ["'|O'", "5", "[('a',)]"]
+SHAPES = ["(-2, 3)", "(-2, -3)", f"({10**30}, 3)", f"({2**62}, 4)", "(99999999999, 99999999999)", "(True, 3)", "(2,"]
+TYPES = ["'|O'", "'(2,3)f4'", "5", "[('a',)]", "'nonsense'"]
 WHOLE = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}"
 ODD: dict[str, Any] = {
     **{shape: header(WHOLE.replace("(2, 3)", shape)) for shape in SHAPES},
     **{kind: header(WHOLE.replace("'<f4'", kind)) for kind in TYPES},
-    **{"nested": header("(" * 3000), "signs": header("-" * 9000 + "1"), "long": header(" " * 60000)},
-    **{"version 9": header(WHOLE, 9), "a pickle": pickle.dumps([1]), "zip": npz},
+    **{
+        "open": header("{"),
+        "nested": header("(" * 3000),
+        "signs": header("-" * 9000 + "1"),
+        "long": header(" " * 60000),
+    },
+    **{"nothing": b"", "version 9": header(WHOLE, 9), "a pickle": pickle.dumps([1]), "text": b"hello", "zip": npz},
     **{
         "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
         "device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
@@ -299,7 +309,9 @@ def test_an_odd_numpy_file_is_one_error_that_names_it(content: Any, corpus: Path
 
 
 @pytest.mark.parametrize("name", ["model", "recipe", "identity", "texts", "hashes"])
-@pytest.mark.parametrize("value", [None, 3, "x", [], [[1]], [[1.5, -1]], ["x"], {}, {"path": 3}, {"x": None}])
+@pytest.mark.parametrize(
+    "value", [None, 3, 2.5, True, "x", [], [1], [[1]], [[1.5, -1]], ["x"], {}, {"path": 3}, {"x": None}]
+)
 def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_file(
     name: str, value: object, corpus: Path
 ) -> None:
@@ -314,7 +326,7 @@ def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_f
 
 
 @pytest.mark.parametrize("key", ["delimiter", "encoding", "format", "missing", "column", "path", "whole"])
-@pytest.mark.parametrize("value", [3, [], "x", None])
+@pytest.mark.parametrize("value", [3, [], {}, "x", None])
 def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key: str, value: object, corpus: Path) -> None:
     place = Origin.place(corpus)
     content = json.loads(place.read_text())
@@ -384,6 +396,8 @@ def test_the_commands_print_a_line_for_each_text_or_pair(corpus: Path, capsys: p
 
 
 QUERY_FILES: dict[str, tuple[list[str], str]] = {
+    "queries.txt": ([], "one text\nfine words\n"),
+    "queries.csv": ([], "id,text\n1,one text\n2,fine words\n"),
     "queries.tsv": (["--column", "query"], "query\tid\none text\t1\nfine words\t2\n"),
     "queries.jsonl": ([], '{"text": "one text"}\n{"text": "fine words"}\n'),
     "queries.json": (["--column", "q"], '[{"q": "one text", "text": ""}, {"q": "fine words", "text": ""}]'),

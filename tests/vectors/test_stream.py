@@ -22,7 +22,7 @@ from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 import minibert
 from minibert.text.tokenized import TokenStats, TruncationWarning
 from minibert.vectors.embedder import Chunk
-from minibert.vectors.parts import Parts
+from minibert.vectors.parts import NPY_START, Parts
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
 D = 24
@@ -88,12 +88,14 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
     ("change", "error", "message"),
     [
         ({"texts": [*TEXTS[:20], None]}, TypeError, "row 20 "),
+        ({"texts": [*TEXTS[:20], 3]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], "\ud800"]}, ValueError, "row 20 "),
         ({"texts": [*TEXTS[:13], "good " * 40], "long": "error"}, ValueError, r"row 13 .*42 tokens"),
         ({"texts": "film"}, TypeError, r"\bstr\b"),
         ({"dtype": "int8"}, ValueError, r"dtype is 'int8'.*float32, float16"),
         ({"pooling": "best"}, ValueError, "pooling is 'best'"),
         ({"layers": (9,)}, ValueError, r"layers .* 9\b"),
+        ({"device": "cuda"}, ValueError, "1 cpu, 0 cuda"),
         ({"device": "gpu"}, ValueError, r"device 'gpu'.*1 cpu"),
     ],
 )
@@ -159,12 +161,15 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
     ("change", "message"),
     [
         ({"pooling": "mean"}, r"pooling 'cls'.*'mean'"),
+        ({"layers": (0,)}, r"layers \[2\].*\[0\]"),
         ({"dtype": "float16"}, r"dtype 'float32'.*'float16'"),
         ({"part_rows": 16}, r"part_rows \[8, 2000000\].*\[16, 2000000\]"),
         ({"batch_tokens": 64}, r"batch_tokens None.* 64"),
         ({"long": "error"}, r"long 'cut'.*'error'"),
+        ({"texts": ["another", *TEXTS[1:]]}, "row 0 "),
         ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "row 8 "),
         ({"texts": TEXTS[:15]}, "row 8 "),
+        ({"texts": TEXTS[:8]}, "row 8 "),
         ({"texts": []}, "row 0 "),
         ({"seed": 1}, r"weights '[0-9a-f]{64}'"),
     ],
@@ -195,7 +200,9 @@ def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoin
     assert names(tmp_path) == ["x.npy.parts/thesis.tex"]
 
 
-@pytest.mark.parametrize("manifest", [b"", b"[]", b'{"settings": [1]}', b'{"settings": {"lr": 1}}'])
+@pytest.mark.parametrize(
+    "manifest", [b"", b"junk", b"[]", b'{"settings": [1]}', b'{"settings": {"lr": 1}}', b'{"a": 1}']
+)
 def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it_is(
     checkpoint: Path, tmp_path: Path, manifest: bytes
 ) -> None:
@@ -242,21 +249,35 @@ def object_array(path: Path) -> None:
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
+    "too few rows": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:5])),
     "too few rows, as its stats say": lambda path: rewritten(
         path, lambda part: part.update(vectors=part["vectors"][:5], stats=np.array([5, *part["stats"][1:]]))
     ),
+    "too narrow": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:, 1:])),
     "another dtype": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"].astype("f2"))),
     "counts that are no integers": lambda path: rewritten(
         path, lambda part: part.update(stats=np.array([8.0, *[np.nan] * 8]))
     ),
+    "a count of 10^18": lambda path: rewritten(path, lambda part: part.update(stats=np.array([10**18]))),
+    "vectors of strings": lambda path: rewritten(path, lambda part: part.update(vectors=np.array(["x"]))),
     "no hash": lambda path: rewritten(path, lambda part: part.pop("hashes")),
+    "of a version without a checksum": lambda path: rewritten(path, lambda part: part.pop("checksum")),
     "zeros": lambda path: rewritten(path, lambda part: part["vectors"].fill(0)),
+    "NaN": lambda path: rewritten(path, lambda part: part["vectors"].fill(np.nan)),
+    "another count of tokens": lambda path: rewritten(path, lambda part: np.add.at(part["stats"], 1, 1)),
+    "vectors of the part before": lambda path: rewritten(
+        path, lambda part: part.update(vectors=np.load(path.with_name("part-0.npz"))["vectors"])
+    ),
     "the part before": lambda path: shutil.copy(path.with_name("part-0.npz"), path),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "no stats": lambda path: rewritten(path, lambda part: part.pop("stats")),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "empty": lambda path: path.write_bytes(b""),
+    "junk": lambda path: path.write_bytes(b"junk" * 999),
+    "a numpy file": lambda path: path.write_bytes(NPY_START),
     "a bit of a vector": lambda path: with_bit_flipped(path, 400),
+    "a bit at the end": lambda path: with_bit_flipped(path, -30),
     "a pickle": object_array,
 }
 
