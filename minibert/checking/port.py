@@ -16,7 +16,7 @@ import re
 import traceback
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -259,9 +259,9 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
     given = {name: x.float() for name, x in in_parts(found).items()}
     right = {name: x for name, x in expected.parts.items() if name in given}
     for name in right:
-        if why := problem({name: given[name]}, {name: right[name]}):
+        if fault := problem({name: given[name]}, {name: right[name]}):
             _, title, layer = stage_of(name)
-            return Report(False, title, layer, (), math.inf, (why,))
+            return Report(False, title, layer, (), math.inf, (fault,))
     parts, right = expected.visible(given), expected.visible(right)
     limits = {name: limit for name, limit in expected.limits(dtype).items() if name in right}
     wrong = [name for name, x in right.items() if apart(parts[name], x, limits[name]) > 1.0]
@@ -329,7 +329,7 @@ def origin(given: Outputs, wrong: str) -> str:
 def layout(given: Outputs, right: Outputs, limits: Bounds) -> tuple[str, ...]:
     """Return what is wrong with the order of right numbers: exchanged axes, or texts in another order."""
     names = [name for name in given if name in limits]
-    orders = {
+    orders: dict[str, Callable[[str, Tensor], Tensor]] = {
         "the two last axes of attentions are exchanged: queries, then keys": lambda name, x: (
             x.transpose(-1, -2) if name.startswith("attentions") else x
         ),
@@ -547,7 +547,7 @@ def right_array(name: str, expected: Expected) -> Tensor:
         return expected.inputs[name]
     layer = LAYER.fullmatch(name)
     kind, number = (layer[1], int(layer[2])) if layer else (name.removeprefix(EXPECTED), 0)
-    right = expected.right.get(kind)
+    right: Tensor | None = expected.right.get(kind)
     if right is None or kind not in OUTPUTS:
         raise ArrayError(
             f"has {name[:100]!r}, which is not an output of this checkpoint; choose from "

@@ -217,7 +217,8 @@ def of_encoder(world: World) -> Cases:
 def twelve_layers() -> dict[str, Tensor]:
     """Return the weights of a model of twelve small layers, whose numbers have one digit or two."""
     D = 8
-    shapes = {"embeddings.word_embeddings.weight": (7, D), "embeddings.position_embeddings.weight": (4, D)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes |= {"embeddings.word_embeddings.weight": (7, D), "embeddings.position_embeddings.weight": (4, D)}
     shapes |= {"embeddings.token_type_embeddings.weight": (2, D)}
     norms = ["embeddings.LayerNorm"]
     for number in range(12):
