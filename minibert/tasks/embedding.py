@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -218,9 +219,14 @@ class Embedding(EmbeddingSettings, Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: TextRows, labels: Sequence[str]
     ) -> list[Prediction]:
-        """Return the vectors of each row, (C,D), and the cosine of the first two; for one text, only its vector."""
+        """Return the vectors of each row, (C,D), and the cosine of the first two; for one text, only its vector.
+
+        They are what `minibert.embed` gives: scaled to length 1 if the folder states it, and then cut.
+        """
         C = encoded.choices
-        rows = (np.stack(logits[at : at + C])[:, : self.dimensions] for at in range(0, len(logits), C))
+        vectors = torch.from_numpy(np.stack(logits)) if logits else torch.zeros(0, 1)  # (N·C,D)
+        vectors = (F.normalize(vectors) if self.normalize else vectors)[:, : self.dimensions]
+        rows = (vectors[at : at + C].numpy() for at in range(0, len(vectors), C))
         if len(data.columns) == 1:
             return [{"vectors": row[:1]} for row in rows]
         return [{"vectors": row, "similarity": cosine(row[0], row[1])} for row in rows]
