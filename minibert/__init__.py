@@ -5,7 +5,20 @@
     vectors = minibert.embed(["a visually stunning rumination on love"])
     answers = minibert.predict(FOLDER, ["two hours that I will never get back"])  # of a model with a task head
 
-Each name is imported when it is first used, so that `import minibert` stays quick.
+Each name is imported when it is first used, so that `import minibert` stays quick. Words with one meaning everywhere:
+
+    text, pair         what a user gives: a str, or two that are read together; `data` has many, with labels
+    row                one line of the data; in a batch, the ids of one text or pair
+    token, id          a piece of a text, and its number in the vocabulary
+    padded, packed     a batch whose rows are filled with [PAD], and one whose tokens follow one another
+    layout             which tokens of a batch form a text (layout.py)
+    state              the vectors after a layer; the state of a run is what it resumes from
+    checkpoint         a folder with config.json and weights, opened once (checkpoints/checkpoint.py)
+    head               one of the H heads of attention; what reads the encoder is always a task head
+    recipe             which vector a text gets (vectors/recipe.py)
+    run                one training, from its settings to its checkpoint (train/run.py)
+    stage, place       a named tensor of the forward pass, and in which layer (hooks.py)
+    truncate           leave out the tokens of a text that is too long
 """
 
 import importlib
