@@ -78,7 +78,6 @@ LEAN = Family(
         "masked-lm": {"transform": "head.dense", "transform_norm": "head.norm", "decoder": "lm_head"},
         "sequence-classification": {"pre_classifier": "dense", "classifier": "classifier"},
     },
-    second_names={"lm_head.weight": "embed_tokens.weight"},
     keys={"layer_norm_eps": "rms_norm_eps", "attention_probs_dropout_prob": "attention_dropout"},
     outputs={"embeddings": "embed_tokens"},
     config=LeanConfig,

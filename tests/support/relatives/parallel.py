@@ -72,8 +72,6 @@ PARALLEL = Family(
         "masked-lm": {"transform": "head.dense", "transform_norm": "head.norm", "decoder": "lm_head"},
         "sequence-classification": {"pre_classifier": "dense", "classifier": "score"},
     },
-    second_names={"lm_head.weight": "wte.weight"},
-    decoder_bias=("lm_head.bias", "lm_head.bias"),
     # One key for both dropouts, as in many of its time.
     keys={"hidden_size": "n_embd", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout"},
     outputs={"embeddings": "drop"},
