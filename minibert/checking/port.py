@@ -270,14 +270,7 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
     checked += f"; not {', '.join(unknown)}, which the checkpoint has not" * bool(unknown)
     numbers = Numbers([parts], [right], [limits], expected.run(right), dtype)
     if not wrong:
-        if dtype != torch.float32 and expected.is_computable:
-            others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
-            if hidden := hidden_cause(numbers, others, reached_by(right)):
-                said = "the differences are within rounding, but a known mistake explains them"
-                return Report(False, "model", None, (expected.said(hidden),), largest, (checked, said))
-        allowed = max(limit.largest for limit in limits.values())
-        said = f"right within rounding: the largest difference is {largest:.1e}, at most {allowed:.1e} is allowed"
-        return Report(True, None, None, (), largest, (checked, said))
+        return within_rounding(expected, numbers, largest, checked)
     name = origin(given, wrong[0])
     _, title, layer = stage_of(name)
     at = wrong[0]
@@ -296,6 +289,19 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
         hint = precision_of(expected, parts, right, dtype)
         lines.append(f"no known mistake of {len(MISTAKES)} gives these numbers{other}{hint}")
     return Report(False, title, layer, causes, largest, tuple(lines))
+
+
+def within_rounding(expected: Expected, numbers: Numbers, largest: float, checked: str) -> Report:
+    """Return the report on outputs that differ by rounding, unless a known mistake explains how they differ."""
+    (right,), (limits,), dtype = numbers.right, numbers.bounds, numbers.dtype
+    if dtype != torch.float32 and expected.is_computable:
+        others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
+        if hidden := hidden_cause(numbers, others, reached_by(right)):
+            said = "the differences are within rounding, but a known mistake explains them"
+            return Report(False, "model", None, (expected.said(hidden),), largest, (checked, said))
+    allowed = max(limit.largest for limit in limits.values())
+    said = f"right within rounding: the largest difference is {largest:.1e}, at most {allowed:.1e} is allowed"
+    return Report(True, None, None, (), largest, (checked, said))
 
 
 def miscounted(expected: Expected, found: Outputs, some: bool) -> Report | None:
@@ -496,9 +502,9 @@ def check_arrays(path: Path, checkpoint: Checkpoint, precision: str) -> Report:
         raise ValueError(f"{path} is not an .npz file of numbers: {text}") from None
     for name, array in arrays.items():
         right = expected.inputs.get(name, expected.right.get(name.removeprefix(EXPECTED)))
-        if name.startswith(EXPECTED) and not np.allclose(array, right, rtol=1e-3, atol=1e-3):  # type: ignore[arg-type]
+        if name.startswith(EXPECTED) and not np.allclose(array, right, rtol=1e-3, atol=1e-3):  # type: ignore[arg-type]  # numpy types no tensors
             raise ValueError(f"{path} has other {name} than the checkpoint's: name the one that --export had")
-        if name in INPUTS and not np.array_equal(array, right):  # type: ignore[arg-type]
+        if name in INPUTS and not np.array_equal(array, right):  # type: ignore[arg-type]  # numpy types no tensors
             raise ValueError(f"{path} has other {name} than the checkpoint's; write them with --export")
     found = stacked(arrays, path)
     if not found:

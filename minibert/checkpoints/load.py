@@ -136,11 +136,7 @@ def load(
 
 
 def fill(
-    model: Encoder | Head,
-    unread: dict[str, StoredTensor],
-    report: LoadReport,
-    dtype: torch.dtype,
-    new_head: bool,
+    model: Encoder | Head, unread: dict[str, StoredTensor], report: LoadReport, dtype: torch.dtype, new_head: bool
 ) -> None:
     """Read the tensors, by bare name, into a model on the meta device, and report on every one of them.
 

@@ -246,11 +246,7 @@ def pack(
     if second is not None:
         starts = np.append(second, lengths[len(second) :])  # (B)
         segments = torch.from_numpy((columns >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
-    positions = columns + first_position
-    if padding_id is not None:  # the number of each real token among those of its text
-        real = ids != padding_id
-        counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
-        positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0) + first_position - 1
+    positions = first_position + (columns if padding_id is None else numbers_of_real(ids != padding_id, bounds) - 1)
     first = np.concatenate((bounds[:-1], np.zeros(extra, np.int64)))
     first[: len(places)] += np.asarray(places, np.int64)
     cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * lengths.max(), lengths)  # (T)
@@ -263,6 +259,12 @@ def pack(
         read=tensors["first"] if first_only else None,
         read_groups=[Group(group.rows, 1) for group in groups] if first_only else groups,
     )
+
+
+def numbers_of_real(real: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of each real token among those of its text, from 1, and 0 for padding, (T), (B + 1) -> (T)."""
+    counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
+    return np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], np.diff(bounds)), 0)
 
 
 def padded(x: Tensor) -> Tensor:
