@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -144,8 +143,10 @@ def fitting(
     return []
 
 
-def hidden_cause(numbers: Numbers, others: list[Outputs], functions: Sequence[str]) -> tuple[Mistake, ...]:
-    """Return the mistake that explains differences that are within rounding; () if none does.
+def hidden_causes(numbers: Numbers, others: list[Outputs], functions: Sequence[str]) -> list[Mistake]:
+    """Return the mistakes of which one explains differences that are within rounding, the nearest first.
+
+    Several: rounding hides which of them it is.
 
     Computing in few digits differs at random from the right numbers, a mistake in one direction: how far the found
     numbers have gone from the right ones to those of the mistake is a share, near 1 if it was made, and near 0 for
@@ -153,7 +154,8 @@ def hidden_cause(numbers: Numbers, others: list[Outputs], functions: Sequence[st
     """
     until = time.thread_time() + SINGLES
     (found,), (right,), (limit,) = numbers.found, numbers.right, numbers.bounds
-    best: tuple[float, tuple[Mistake, ...]] = (math.inf, ())
+    right_mean = numbers.mean(numbers.right)
+    explaining: list[tuple[float, Mistake]] = []
     for mistake in (one for name in reversed(functions) for one in MISTAKES if one.function == name):
         if time.thread_time() > until:
             break
@@ -168,8 +170,10 @@ def hidden_cause(numbers: Numbers, others: list[Outputs], functions: Sequence[st
         total = float(shares.sum())
         in_each = shares[whole > 0.05] / whole[whole > 0.05]
         if abs(total - 1) < WITH and bool(((in_each > 0.4) & (in_each < 1.6)).all()):
-            best = min(best, (numbers.mean(outputs), (mistake,)), key=lambda one: one[0])
-    return best[1] if best[0] < numbers.mean(numbers.right) else ()
+            explaining.append((numbers.mean(outputs), mistake))
+    explaining = sorted(((mean, one) for mean, one in explaining if mean < right_mean), key=lambda pair: pair[0])
+    # As near as the nearest, for rounding, is what brings the numbers at least half as much nearer than no mistake.
+    return [mistake for mean, mistake in explaining if right_mean - mean > (right_mean - explaining[0][0]) / 2]
 
 
 def shares_of(found: Outputs, right: Outputs, wrong: Outputs, limit: Bounds) -> Tensor:

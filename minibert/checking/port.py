@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minibert.checking.child import call_twice, message_of
-from minibert.checking.diagnosis import Numbers, Run, diagnose, hidden_cause, reached
+from minibert.checking.diagnosis import Numbers, Run, diagnose, hidden_causes, reached
 from minibert.checking.mistakes import MISTAKES, Functions, Mistake, functions_with, text_of
 from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted, difference, first_wrong, problem
 from minibert.checking.outputs import INPUTS, OUTPUTS, as_tensor, outputs_of
@@ -296,9 +296,11 @@ def within_rounding(expected: Expected, numbers: Numbers, largest: float, checke
     (right,), (limits,), dtype = numbers.right, numbers.bounds, numbers.dtype
     if dtype != torch.float32 and expected.is_computable:
         others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
-        if hidden := hidden_cause(numbers, others, reached_by(right)):
+        if hidden := hidden_causes(numbers, others, reached_by(right)):
             said = "the differences are within rounding, but a known mistake explains them"
-            return Report(False, "model", None, (expected.said(hidden),), largest, (checked, said))
+            said += ", of which rounding hides which it is" * (len(hidden) > 1)
+            cause = ", or ".join(expected.said((mistake,)) for mistake in hidden)
+            return Report(False, "model", None, (cause,), largest, (checked, said))
     allowed = max(limit.largest for limit in limits.values())
     said = f"right within rounding: the largest difference is {largest:.1e}, at most {allowed:.1e} is allowed"
     return Report(True, None, None, (), largest, (checked, said))

@@ -301,3 +301,27 @@ def test_the_weights_of_another_model_are_suspected(novels: Path, pair: Callable
     shape = Expected(Checkpoint.open(novels)).right["hidden_states"].shape
     states = torch.randn(shape, generator=random)
     assert "nor do the weights of this checkpoint" in str(minibert.check(lambda **x: {"hidden_states": states}, NOVELS))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, []),
+        ({"layer_norm_eps": 1e-6}, []),  # which rounds to the same numbers
+        ({"layer_norm_eps": 1e-5}, ["eps is 1e-5, torch's default", "eps is 1e-5 in the embeddings alone"]),
+        ({"hidden_act": "gelu_new"}, ["GELU is approximated by tanh"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_that_rounding_hides_is_named_with_all_that_rounding_cannot_tell_from_it(
+    change: dict[str, Any], named: list[str], novels: Path
+) -> None:
+    """The first port is right: the control."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(novels, **change)
+    model = theirs(novels, config=config, dtype=torch.float16)
+    report = minibert.check(lambda **x: model(**x).last_hidden_state, NOVELS)
+    assert report.ok == (not named)
+    assert len(" ".join(report.causes).split(", or ")) == max(1, len(named))
+    assert all(cause in " ".join(report.causes) for cause in named)
