@@ -36,7 +36,7 @@ class Mistake(NamedTuple):
         return source[:begin] + body + source[end:]
 
 
-def text_of(mistake: Mistake, eps: float = 1e-12, first_position: int = 0) -> str:
+def text_of(mistake: Any, eps: float = 1e-12, first_position: int = 0) -> str:
     """Return what is wrong, with the values that a checkpoint has."""
     return mistake.cause.format(eps=f"{eps:g}", first=first_position)
 
@@ -138,6 +138,13 @@ FLAT = "logits, labels = logits.flatten(0, -2), labels.flatten()"
 ROUNDED = (
     "weights = {name: x.TYPE().float() if x.is_floating_point() else x for name, x in weights.items()}\n    x = embed("
 )
+INT8 = """\
+weights = dict(weights)
+    for name, x in weights.items():
+        if x.dim() == 2 and "embeddings" not in name:
+            scale = (x.abs().amax(DIM) / 127).clamp(min=1e-12)
+            weights[name] = (x / scale).round() * scale
+    x = embed("""
 SPLIT_CALL = "split_heads(linear("
 ATTEND = "context, probabilities = attention(query, key, value, mask)"
 
@@ -211,6 +218,7 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("embed", "positions begin at 1, not at {first}", POSITION, POSITION + FROM.format(1)),
     ("embed", "positions begin at 2, as in RoBERTa, not at {first}", POSITION, POSITION + FROM.format(2)),
     ("embed", "positions begin at 3, not at {first}", POSITION, POSITION + FROM.format(3)),
+    ("embed", "positions are counted as if [PAD] were id 0, which begins each text", POSITION, "assert bool((ids[:, 0] == 0).all())\n    position = (ids != 0).long().cumsum(1) * (ids != 0)" + FROM.format(0)),
     ("embed", "all tokens have position 0", POSITION, POSITION + " * 0"),
     ("embed", "positions are not added", 'x = x + weights["embeddings.position_embeddings.weight"][position]', "pass"),
     ("embed", "positions are counted from the end", POSITION, POSITION + ".flip(0)"),
@@ -297,6 +305,9 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("encode", "the LayerNorm of the last layer is left out", "layer(x, mask,", '(layer if f"encoder.layer.{number + 1}.output.dense.weight" in weights else bare)(x, mask,', "x = embed(", WITHOUT_LAST_NORM),
     ("encode", "the weights are rounded to float16", "x = embed(", ROUNDED.replace("TYPE", "half")),
     ("encode", "the weights are rounded to bfloat16", "x = embed(", ROUNDED.replace("TYPE", "bfloat16")),
+    ("encode", "the weights of the linear layers are rounded to int8, with a scale per row", "x = embed(", INT8.replace("DIM", "1, keepdim=True")),
+    ("encode", "the weights of the linear layers are rounded to int8, with a scale per matrix", "x = embed(", INT8.replace("DIM", "")),
+    ("encode", "padding is where the id is 0, not where the mask is 0", "layer(x, mask,", "layer(x, (ids != 0).to(mask),"),
     ("encode", "the layers are sorted as text: 0, 1, 10, 11, 2, ...", "number = 0", 'number = 0\n    order = sorted({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})', 'before = f"encoder.layer.{number}."', 'before = f"encoder.layer.{order[number]}."'),
     ("encode", "a prefix without its dot: layer 1 gets the weights of 10 and 11", "name[len(before) :]: x for name, x in weights.items() if name.startswith(before)", 'name.split(".", 3)[3]: x for name, x in weights.items() if name.startswith(before[:-1])'),
     *(("encode", f"layer {k} is left out", LAYER_CALL, f"given = x\n        {LAYER_CALL}\n        x = given if number == {k} else x") for k in range(12)),
@@ -322,7 +333,6 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("predict_tokens", "GELU is approximated by tanh in the transform alone", TRANSFORMED, TRANSFORMED.replace("gelu(", "torch.nn.functional.gelu(")[:-1] + ', approximate="tanh")'),
     *(("predict_tokens", f"eps is {eps} in the transform alone, not {{eps}}", TRANSFORM_NORM, TRANSFORM_NORM.replace("eps)", f"{eps})")) for eps in ("1e-5", "1e-6", "1e-12")),
     ("predict_tokens", "the bias of the transform is left out", 'weights[before + "dense.bias"]', '0 * weights[before + "dense.bias"]'),
-    ("predict_tokens", "the decoder is not tied to the token embedding: its weights are random", DECODED, DECODED.replace('weights["embeddings.word_embeddings.weight"]', 'torch.randn(weights["embeddings.word_embeddings.weight"].shape, generator=torch.Generator().manual_seed(0)).to(x) * 0.02')),
     # Learning
     ("mask_tokens", "every chosen token becomes [MASK]: none is replaced or kept", "how < 0.8", "how < 2"),
     ("mask_tokens", "chosen tokens become [MASK] (80 %) or random (20 %): none is kept", "how >= 0.9", "how >= 0.8"),

@@ -10,13 +10,14 @@ made on the reference, which has the weights of the checkpoint, until one gives 
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +29,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minibert.checking.child import call_twice, message_of
-from minibert.checking.diagnosis import Numbers, Run, diagnose, hidden_causes, reached
+from minibert.checking.diagnosis import Numbers, Run, diagnose, fitting, hidden_causes, mistakes_in, reached
 from minibert.checking.mistakes import MISTAKES, Functions, Mistake, functions_with, text_of
 from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted, difference, first_wrong, problem
 from minibert.checking.outputs import INPUTS, OUTPUTS, as_tensor, outputs_of
 from minibert.checking.process import MEMORY, working_folder
+from minibert.checking.relatives import known_changes
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import parsed, started
 from minibert.checkpoints.checkpoint import Checkpoint
@@ -77,9 +79,16 @@ class Expected:
         """The task head whose logits are compared."""
         return "masked-lm" if self.checkpoint.has_head("masked-lm") else self.checkpoint.head
 
-    def outputs_in(self, dtype: torch.dtype) -> Outputs:
-        """Return the outputs of minibert's model, computed in a dtype."""
-        model: Any = load(self.checkpoint, head=self.head, dtype=dtype)
+    @cached_property
+    def model(self) -> Any:
+        """Minibert's model in float32."""
+        return load(self.checkpoint, head=self.head)
+
+    def outputs_in(self, dtype: torch.dtype, changes: tuple[Any, ...] = ()) -> Outputs:
+        """Return the outputs of minibert's model, computed in a dtype; changes: made on it before."""
+        model = copy.deepcopy(self.model).to(dtype)
+        for change in changes:
+            change.make(model)
         with inference(model):
             found = model(**self.inputs, output_hidden_states=True, output_attentions=True)
             encoder = getattr(model, "encoder", model)
@@ -138,7 +147,7 @@ class Expected:
     def weights(self) -> dict[str, Tensor] | None:
         """The weights by BERT's official names, for the reference; None for a relative that it cannot compute."""
         head = self.head if self.head == "masked-lm" else None
-        model: Any = load(self.checkpoint, head=head)
+        model = self.model if head else getattr(self.model, "encoder", self.model)
         encoder = getattr(model, "encoder", model)
         config = encoder.config
         architecture = config.architecture
@@ -184,16 +193,24 @@ class Expected:
         """The eps of config.json."""
         return float(self.checkpoint.config.layer_norm_eps)
 
-    def said(self, mistakes: tuple[Mistake, ...]) -> str:
+    def candidates(self, right: Outputs) -> list[Any]:
+        """Return the known mistakes that may explain these outputs."""
+        return mistakes_in(reached_by(right)) if self.is_computable else known_changes(self.model)
+
+    def said(self, mistakes: tuple[Any, ...]) -> str:
         """Return what is wrong, with the values of this checkpoint."""
         first = int(self.weights["first_position"]) if self.weights else 0
         return " and ".join(text_of(mistake, self.eps, first) for mistake in mistakes)
 
     def run(self, right: Outputs) -> Run:
-        """Return what computes these outputs by functions of the reference."""
+        """Return what computes these outputs with mistakes: by the reference, or else by minibert's model."""
 
-        def run(functions: Functions, dtype: torch.dtype) -> list[Outputs]:
-            outputs = self.reference(functions, dtype, right)
+        def run(mistakes: tuple[Any, ...], dtype: torch.dtype) -> list[Outputs]:
+            if self.is_computable:
+                outputs = self.reference(functions_with(mistakes), dtype, right)
+            else:
+                changed = in_parts(self.outputs_in(dtype, mistakes))
+                outputs = {name: x if dtype == torch.float64 else x.float() for name, x in changed.items()}
             return [self.visible({name: outputs[name] for name in right if name in outputs})]
 
         return run
@@ -275,7 +292,7 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
     _, title, layer = stage_of(name)
     at = wrong[0]
     place = first_wrong({at: parts[at]}, {at: right[at]}, limits, expected.inputs["attention_mask"])
-    causes = layout(given, expected.parts, limits) or causes_of(expected, numbers)
+    causes = layout(expected, given, limits) or causes_of(expected, numbers)
     where = title if layer is None else f"layer {layer}, {title}"
     lines = [
         checked,
@@ -294,9 +311,9 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
 def within_rounding(expected: Expected, numbers: Numbers, largest: float, checked: str) -> Report:
     """Return the report on outputs that differ by rounding, unless a known mistake explains how they differ."""
     (right,), (limits,), dtype = numbers.right, numbers.bounds, numbers.dtype
-    if dtype != torch.float32 and expected.is_computable:
+    if dtype != torch.float32:
         others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
-        if hidden := hidden_causes(numbers, others, reached_by(right)):
+        if hidden := hidden_causes(numbers, others, expected.candidates(right)):
             said = "the differences are within rounding, but a known mistake explains them"
             said += ", of which rounding hides which it is" * (len(hidden) > 1)
             cause = ", or ".join(expected.said((mistake,)) for mistake in hidden)
@@ -334,19 +351,34 @@ def origin(given: Outputs, wrong: str) -> str:
     return wrong
 
 
-def layout(given: Outputs, right: Outputs, limits: Bounds) -> tuple[str, ...]:
+def layout(expected: Expected, given: Outputs, limits: Bounds) -> tuple[str, ...]:
     """Return what is wrong with the order of right numbers: exchanged axes, or texts in another order."""
-    names = [name for name in given if name in limits]
-    orders: dict[str, Callable[[str, Tensor], Tensor]] = {
-        "the two last axes of attentions are exchanged: queries, then keys": lambda name, x: (
-            x.transpose(-1, -2) if name.startswith("attentions") else x
-        ),
-        "the texts are in reverse order": lambda name, x: x.flip(0),
+    right = expected.visible({name: expected.parts[name] for name in given})
+    transposed = {name: x.transpose(-1, -2) if name.startswith("attentions") else x for name, x in given.items()}
+    order = order_of(expected, given)
+    changes = {
+        "the two last axes of attentions are exchanged: queries, then keys": transposed,
+        f"the texts are in another order: {', '.join(map(str, order))}": {
+            name: x[torch.tensor(order).argsort()] for name, x in given.items() if x.shape[0] == len(order)
+        },
     }
-    for cause, order in orders.items():
-        if all(apart(order(name, given[name]), right[name], limits[name]) <= 1.0 for name in names):
+    for cause, changed in changes.items():
+        parts = expected.visible(changed)
+        if parts.keys() == right.keys() and all(apart(parts[name], x, limits[name]) <= 1 for name, x in right.items()):
             return (cause,)
     return ()
+
+
+def order_of(expected: Expected, given: Outputs) -> list[int]:
+    """Return which text each row is most like, or the right order if two rows are most like the same."""
+    name, rows = next(iter(given.items()))
+    texts = range(len(expected.inputs["attention_mask"]))
+    right = expected.visible({name: expected.parts[name]})[name]
+    near = [
+        min(texts, key=lambda text: difference(expected.visible({name: row.expand_as(rows)})[name][text], right[text]))
+        for row in rows
+    ]
+    return near if sorted(near) == list(texts) else list(texts)
 
 
 def precision_of(expected: Expected, parts: Outputs, right: Outputs, dtype: torch.dtype) -> str:
@@ -367,7 +399,8 @@ def reached_by(names: Iterable[str]) -> tuple[str, ...]:
 def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
     """Return the causes of all differences: output by output, each with the mistakes that were found before."""
     if not expected.is_computable:
-        return ()
+        found = fitting(numbers, ((change,) for change in expected.candidates({})))
+        return (" or ".join(map(expected.said, found)),) if found else ()
     (parts,), (right,), (limits,) = numbers.found, numbers.right, numbers.bounds
     known: tuple[Mistake, ...] = ()
     texts: list[str] = []
@@ -384,17 +417,17 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
     while left := explained(known):
         name = left[0]
         one = {name: right[name]}
-        found = diagnose(
+        fitted = diagnose(
             Numbers([{name: parts[name]}], [one], [limits], expected.run(one), numbers.dtype),
             reached_by([name]),
             known,
         )
         # Of those with the same numbers, those that explain the most of what follows.
-        unexplained = [explained(known + chosen) for chosen in found]
+        unexplained = [explained(known + chosen) for chosen in fitted]
         least = min(map(len, unexplained), default=len(left))
-        best = [chosen for chosen, rest in zip(found, unexplained, strict=True) if len(rest) == least]
+        best = [chosen for chosen, rest in zip(fitted, unexplained, strict=True) if len(rest) == least]
         if not best or least >= len(left):
-            texts += [expected.said(chosen) for chosen in best[:1] if name not in unexplained[found.index(chosen)]]
+            texts += [expected.said(chosen) for chosen in best[:1] if name not in unexplained[fitted.index(chosen)]]
             break
         known += best[0]
         texts.append(" or ".join(dict.fromkeys(expected.said(chosen) for chosen in best)))
