@@ -61,11 +61,15 @@ class Numbers:
         """Return whether these mistakes, which give these outputs, give the found numbers within their own rounding."""
         if self.far(outputs) <= 1.0:
             return True
+        own = self.rounding(mistakes, outputs)
+        return own is not None and farthest(self.found, outputs, own) <= 1.0
+
+    def rounding(self, mistakes: tuple[Any, ...], outputs: list[Outputs]) -> list[Bounds] | None:
+        """Return how much these outputs, of these mistakes, may differ by rounding, which a mistake may enlarge."""
         rounded = self.outputs(mistakes, other_precision(self.dtype))
         if rounded is None:
-            return False
-        own = [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
-        return farthest(self.found, outputs, own) <= 1.0
+            return None
+        return [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
 
 
 def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) -> float:

@@ -38,7 +38,8 @@ class Mistake(NamedTuple):
 
 def text_of(mistake: Any, eps: float = 1e-12, first_position: int = 0) -> str:
     """Return what is wrong, with the values that a checkpoint has."""
-    return mistake.cause.format(eps=f"{eps:g}", first=first_position)
+    cause: str = mistake.cause
+    return cause.format(eps=f"{eps:g}", first=first_position)
 
 
 @cache
@@ -138,6 +139,14 @@ FLAT = "logits, labels = logits.flatten(0, -2), labels.flatten()"
 ROUNDED = (
     "weights = {name: x.TYPE().float() if x.is_floating_point() else x for name, x in weights.items()}\n    x = embed("
 )
+FINITE = """\
+def finite(query, key, value, mask):
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        probabilities = torch.softmax(scores + (mask[:, None, None, :] == 0) * torch.finfo(scores.dtype).min, dim=-1)
+        return probabilities @ value, probabilities
+
+    globals()["attention"] = finite  # of the functions with this mistake only
+    """
 INT8 = """\
 weights = dict(weights)
     for name, x in weights.items():
@@ -300,6 +309,7 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("encode", "the mask does not reach the layers", "layer(x, mask,", "layer(x, torch.ones_like(mask),"),
     ("encode", "the states of padding are set to 0 after each layer", "states.append(x)", "x = x * mask[:, :, None].to(x.dtype)\n        states.append(x)"),
     ("encode", "attention mask and segments are exchanged", "embed(ids, segments,", "embed(ids, mask,", "layer(x, mask,", "layer(x, segments,"),
+    ("encode", "attention mask and segments are exchanged, and tokens without a key attend to all", "x = embed(ids, segments,", FINITE + "x = embed(ids, mask,", "layer(x, mask,", "layer(x, segments,"),
     *(("encode", f"eps is {eps} in the embeddings alone, not {{eps}}", "embed(ids, segments, weights, eps)", f"embed(ids, segments, weights, {eps})") for eps in ("1e-5", "1e-6", "1e-12")),
     *(("encode", f"eps is {eps} in the layers alone, not {{eps}}", LAYER_CALL, LAYER_CALL.replace("eps", eps)) for eps in ("1e-5", "1e-6", "1e-12")),
     ("encode", "the LayerNorm of the last layer is left out", "layer(x, mask,", '(layer if f"encoder.layer.{number + 1}.output.dense.weight" in weights else bare)(x, mask,', "x = embed(", WITHOUT_LAST_NORM),

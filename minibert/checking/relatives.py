@@ -51,7 +51,12 @@ def encoder_of(model: Any) -> Any:
 
 def in_layers(change: Callable[[Any], None]) -> Callable[[Any], None]:
     """Return what makes a change in each layer."""
-    return lambda model: [change(layer) for layer in encoder_of(model).layers] and None
+
+    def make(model: Any) -> None:
+        for layer in encoder_of(model).layers:
+            change(layer)
+
+    return make
 
 
 def exchange(part: str, one: str, other: str) -> Callable[[Any], None]:
@@ -91,7 +96,12 @@ def products(name: str) -> Callable[[Any], Iterator[Any]]:
 
 def set_eps(eps: float) -> Callable[[Any], None]:
     """Return what sets the eps of all norms."""
-    return lambda model: [setattr(norm, "eps", eps) for norm in norms(model)] and None
+
+    def make(model: Any) -> None:
+        for norm in norms(model):
+            norm.eps = eps
+
+    return make
 
 
 def set_activation(name: str) -> Callable[[Any], None]:
@@ -134,6 +144,11 @@ def change_table(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any
         table.data.copy_(change(table.data))
 
     return make
+
+
+def roll_positions(by: int) -> Callable[[Any], None]:
+    """Return what gives each position the vector of another one."""
+    return change_table("position", lambda x: x.roll(by, 0))
 
 
 def leave_out(path: str) -> Callable[[Any], None]:
@@ -232,10 +247,7 @@ def known_changes(model: Any) -> list[Change]:
         ("the weights (gamma) of the norms are not used", fill(norms, "weight", 1.0)),
         ("the biases (beta) of the norms are not used", fill(norms, "bias", 0.0)),
         ("positions are not added", change_table("position", torch.zeros_like)),
-        *(
-            (f"positions begin at {n}, not at {{first}}", change_table("position", lambda x, n=n: x.roll(first - n, 0)))
-            for n in range(4)
-        ),
+        *((f"positions begin at {n}, not at {{first}}", roll_positions(first - n)) for n in range(4)),
         ("all tokens are in segment 0", change_table("segment", lambda x: x[:1].expand_as(x).clone())),
         ("segments 0 and 1 are exchanged", change_table("segment", lambda x: x.flip(0))),
         ("segments are not added", change_table("segment", torch.zeros_like)),
