@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake
-from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision
+from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision, problem
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
@@ -170,7 +170,11 @@ def hidden_causes(numbers: Numbers, others: list[Outputs], candidates: Iterable[
         if time.thread_time() > until:
             break
         outputs = numbers.outputs((mistake,))
-        if outputs is None or not all(bool(x.isfinite().all()) for x in outputs[0].values()):
+        if (
+            outputs is None
+            or problem(outputs[0], right)
+            or not all(bool(x.isfinite().all()) for x in outputs[0].values())
+        ):
             continue
         wrong = outputs[0]
         if any(abs(float(shares_of(other, right, wrong, limit).sum())) > WITHOUT for other in others):

@@ -146,6 +146,8 @@ class Expected:
             return None
         of_head = BERT.heads.get(head or "", {})
         found = {name_in_file(BERT, ours, of_head): x for ours, x in model.state_dict().items()}
+        if head:
+            found["cls.predictions.bias"] = found.pop("cls.predictions.decoder.bias")  # the name in official files
         found.setdefault("embeddings.token_type_embeddings.weight", torch.zeros(2, config.hidden_size))
         positions = "embeddings.position_embeddings.weight"
         # Position 0 of the reference is the first that is used; those before it are the last.

@@ -14,6 +14,7 @@ from minibert import reference
 
 Functions = dict[str, Callable[..., Any]]  # of the reference, or in their place, by name
 SOURCE = Path(reference.__file__).read_text("utf-8")
+CODE = compile(SOURCE, reference.__file__, "exec")
 
 
 class Mistake(NamedTuple):
@@ -25,15 +26,19 @@ class Mistake(NamedTuple):
 
     def apply(self, source: str) -> str:
         """Return the source of the reference with this mistake. Raises ValueError if an edit finds nothing."""
-        begin = source.index(f"def {self.function}(")
-        following = source.find("\n\n\n", begin)
-        end = len(source) if following < 0 else following
-        body = source[begin:end]
+        before, body, after = parted(source, self.function)
         for old, new in zip(self.edits[::2], self.edits[1::2], strict=True):
             if old not in body:
                 raise ValueError(f"{self.function} does not contain {old!r}")
             body = body.replace(old, new)
-        return source[:begin] + body + source[end:]
+        return before + body + after
+
+
+def parted(source: str, function: str) -> tuple[str, str, str]:
+    """Return what is before a function, the function, and what is after it."""
+    begin = source.index(f"def {function}(")
+    end = source.find("\n\n\n", begin)
+    return source[:begin], source[begin : end if end >= 0 else None], source[end:] if end >= 0 else ""
 
 
 def text_of(mistake: Any, eps: float = 1e-12, first_position: int = 0) -> str:
@@ -49,7 +54,9 @@ def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     for mistake in mistakes:
         source = mistake.apply(source)
     names: dict[str, Any] = {}
-    exec(compile(source, str(reference.__file__), "exec"), names)  # our own source with our own edits
+    exec(CODE, names)
+    for function in dict.fromkeys(mistake.function for mistake in mistakes):
+        exec(parted(source, function)[1], names)  # our own source with our own edits
     return names
 
 

@@ -234,6 +234,36 @@ def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_
     assert cause in report.causes[0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_right_model_of_half_precision_is_right_with_all_its_outputs(dtype: torch.dtype, novels: Path) -> None:
+    model = theirs(novels, head=True, dtype=dtype)
+    report = minibert.check(lambda **x: model(**x, output_hidden_states=True, output_attentions=True), NOVELS)
+    assert report.ok
+
+
+def no_decoder_bias(model: Any) -> None:
+    model.cls.predictions.bias.data.zero_()
+    model.cls.predictions.decoder.bias.data.zero_()
+
+
+def no_transform_norm(model: Any) -> None:
+    model.cls.predictions.transform.LayerNorm = torch.nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (no_decoder_bias, "the bias of the decoder is left out"),
+        (no_transform_norm, "the LayerNorm of the transform is left out"),
+    ],
+)
+def test_a_mistake_of_the_head_is_named(change: Callable[[Any], None], cause: str, novels: Path) -> None:
+    model = theirs(novels, head=True)
+    change(model)
+    report = minibert.check(lambda **x: model(**x, output_hidden_states=True), NOVELS)
+    assert (report.stage, report.causes) == ("logits", (cause,))
+
+
 def int8_weights(model: Any) -> None:
     for one in model.encoder.modules():
         if isinstance(one, torch.nn.Linear):
