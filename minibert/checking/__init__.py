@@ -10,11 +10,13 @@ In reading order:
     stages          the functions in the order in which they are written, and the inputs on which they are tried
     report          what a check found
     outputs         the inputs of a model, and the outputs in what it returns
+    shows           what right functions do, a line each
     child           the process in which a checked file runs
     process         that process from outside: its limits, and its answers
     solution        a file of functions, checked stage by stage
     expected        what a port is compared with
     port            a whole model, checked output by output
     arrays          the numbers of a port in a file
+    certificate     the page for who has written all functions
     check           the three ways in: `minibert.check`
 """

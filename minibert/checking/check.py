@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert.checking.mistakes import MISTAKES
 from minibert.checking.report import Report
-from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
+from minibert.checking.solution import RIGHT, TEXT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings
@@ -17,7 +17,9 @@ MODEL = "all-MiniLM-L6-v2"
 
 
 @with_settings()
-def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precision: str = "auto") -> Report:
+def check(
+    what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precision: str = "auto", text: str = TEXT
+) -> Report:
     """Return what is wrong with a BERT of your own, and why.
 
         minibert.check("my_bert.py")                        a file of functions, as tutorials/build/my_bert.py
@@ -26,13 +28,14 @@ def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precis
         minibert.check("outputs.npz", "bert-base-uncased")  the numbers of any program (`minibert check --export`)
 
     model: the checkpoint that a model or the numbers are compared with. stage: one function of a file. precision: of
-    the numbers in a file, "float32", "float16" or "bfloat16"; "auto": the precision of the arrays. Raises ValueError or
-    FileNotFoundError for what cannot be checked: a file with an error in it, unknown names, other inputs.
+    the numbers in a file, "float32", "float16" or "bfloat16"; "auto": the precision of the arrays. text: on which right
+    functions of a file are shown at work; [MASK] is guessed. Raises ValueError or FileNotFoundError for what cannot be
+    checked: a file with an error in it, unknown names, other inputs.
     """
     path = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
     file, colon, name = path.rpartition(".py:")
     if path and not colon and not path.endswith(".npz"):
-        return of_solution(check_file(user_path(path), stage), stage)
+        return of_solution(check_file(user_path(path), stage, text), stage)
     # Loaded here: a file of functions does not need them.
     from minibert.checking.arrays import check_arrays
     from minibert.checking.port import check_model, check_model_of_file
@@ -55,7 +58,10 @@ def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
         max(len(one) for one in column)
         for column in zip(*((v.stage.function, v.stage.title) for v in asked), strict=True)
     ]
-    lines = [f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}" for v in asked]
+    lines = []
+    for v in asked:
+        lines.append(f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}")
+        lines += [f"    {v.shows}"] * bool(v.shows)
     lines += ["all of it is right"] if first is None else explained(first)
     largest = max((one.largest for one in asked), default=0.0)
     return Report(

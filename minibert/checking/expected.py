@@ -163,7 +163,8 @@ class Expected:
         wanted = self.parts if names is None else names
         layers = max(layers_for(name) for name in wanted)
         kinds = {name.partition(".")[0] for name in wanted}
-        weights = {name: x for name, x in converted(self.weights, dtype).items() if number_of(name) < layers}
+        end = f"encoder.layer.{layers}.output.dense.weight"  # where the reference stops counting layers
+        weights = {name: x for name, x in converted(self.weights, dtype).items() if name != end}
         ids, mask, segments = (self.inputs[name] for name in INPUTS)
         with torch.no_grad():
             states, attentions = functions["encode"](ids, segments, mask, weights, int(weights["heads"]), self.eps)
@@ -242,11 +243,6 @@ def layers_for(name: str) -> float:
     """Return how many layers an output needs."""
     kind, _, number = name.partition(".")
     return int(number or 0) + (kind == "attentions") if kind in OUTPUTS[:2] else math.inf
-
-
-def number_of(name: str) -> int:
-    """Return the layer of a weight, -1 if it is of none."""
-    return int(name.split(".")[2]) if name.startswith("encoder.layer.") else -1
 
 
 def reached_by(names: Iterable[str]) -> tuple[str, ...]:

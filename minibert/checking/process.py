@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors.torch import load
@@ -29,6 +30,7 @@ LOADING = 60.0  # seconds for the import of the file
 MEMORY = 8 << 30  # bytes of addresses
 OUTPUT = 1 << 28  # bytes of an answer, and of what it prints
 KEPT = ("inputs.safetensors", "five_tensors.safetensors")
+MESSAGE = 500  # characters of a message
 PRINTED = 10_000  # characters of what it prints that are shown
 
 
@@ -40,6 +42,26 @@ class Answer:
     message: str = ""
     outputs: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)  # by "found NAME" and "given NAME"
+
+
+def opened(path: Path, flags: int) -> BinaryIO:
+    """Open a file that the process may have replaced; for anything but a regular file, open an empty one."""
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not wait for its other end
+    mode = "rb" if flags & (os.O_WRONLY | os.O_RDWR) == os.O_RDONLY else "ab"
+    try:
+        file: BinaryIO = os.fdopen(os.open(path, flags, 0o600), mode)  # type: ignore[assignment]  # by its mode
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    except OSError:
+        pass
+    return open(os.devnull, mode)  # type: ignore[return-value]  # by its mode
+
+
+def content(path: Path) -> bytes:
+    """Return the content of a file that the process may have replaced, at most OUTPUT bytes."""
+    with opened(path, os.O_RDONLY) as file:
+        return file.read(OUTPUT)
 
 
 class Process:
@@ -57,7 +79,7 @@ class Process:
     def start(self) -> subprocess.Popen[bytes]:
         """Start Python with the task."""
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
-        with open(self.folder / "printed", "ab") as printed:
+        with opened(self.folder / "printed", os.O_WRONLY | os.O_APPEND | os.O_CREAT) as printed:
             return subprocess.Popen(
                 [sys.executable, "-m", "minibert.checking.child", str(self.folder)],
                 stdin=subprocess.DEVNULL,
@@ -81,9 +103,10 @@ class Process:
                 return Answer("ended", f"stopped after {seconds:.1f} s, perhaps by an endless loop")
             pause.wait(0.002)
         try:
-            given = json.loads(path.read_bytes())
-            tensors = load(path.with_suffix(".safetensors").read_bytes())
-            return Answer(str(given.get("state")), str(given.get("message", "")), given.get("outputs", {}), tensors)
+            given = json.loads(content(path))
+            tensors = load(content(path.with_suffix(".safetensors")))
+            message = "".join(c if c.isprintable() else " " for c in str(given.get("message", ""))[:MESSAGE])
+            return Answer(str(given.get("state")), message, given.get("outputs", {}), tensors)
         except Exception as error:  # the file may have written anything there
             return Answer("ended", f"its answer cannot be read: {type(error).__name__}")
 
@@ -105,7 +128,7 @@ def working_folder() -> Iterator[Path]:
         finally:
             path = Path(folder) / "printed"
             if path.exists():
-                with open(path, "rb") as file:
+                with opened(path, os.O_RDONLY) as file:
                     text = file.read(PRINTED + 1).decode("utf-8", "replace")
                 if text:
                     more = " ... (more is left out)" * (len(text) > PRINTED)

@@ -11,8 +11,8 @@ import ast
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,12 @@ from minibert.checking.numbers import (
     problem,
 )
 from minibert.checking.process import LOADING, START, Answer, Process, working_folder
+from minibert.checking.shows import SHOWS, WIDTH
 from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome, right_shares, shares
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
 
+TEXT = "He opened the [MASK] and went in."
 LIMIT = 10.0  # seconds for the cases of a stage
 RIGHT, WRONG, UNWRITTEN, WAITS = "right", "wrong", "not written", "waits"
 # What a function is to do itself; a stage that calls one of these is right by a library.
@@ -65,6 +67,7 @@ class Verdict:
     library: tuple[str, ...] = ()  # what it calls of other libraries
     place: Mismatch | None = None
     mistakes: tuple[Mistake, ...] = ()  # of the likeliest cause
+    shows: str = ""  # what a right function does, in a line of the learner's own numbers
 
 
 @dataclass(frozen=True)
@@ -108,23 +111,39 @@ def started(folder: Path, path: Path, **task: Any) -> Process:
 class Trial:
     """The functions of a file, tried one after the other; a new process takes over where one has ended."""
 
-    def __init__(self, folder: Path, path: Path, stages: Sequence[Stage]) -> None:
-        self.folder, self.path = folder, path
+    def __init__(self, folder: Path, path: Path, stages: Sequence[Stage], text: str) -> None:
+        self.folder, self.path, self.text = folder, path, text
         self.left = [stage.function for stage in stages]
-        self.process: Process | None = started(folder, path, stages=self.left)
+        self.process: Process | None = None
+        self.begin()
+
+    def begin(self) -> Process:
+        """Return the process that tries what is left."""
+        if self.process is None:
+            self.process = started(self.folder, self.path, stages=self.left, text=self.text)
+        return self.process
 
     def answers(self, stage: Stage, count: int) -> list[Answer]:
         """Return what the function returned in each case; the first that is not "done" is the last."""
-        if self.process is None:
-            self.process = started(self.folder, self.path, stages=self.left)
+        process = self.begin()
         self.left = self.left[1:]
         found: list[Answer] = []
         until = time.monotonic() + LIMIT
         while len(found) < count and all(one.state == "done" for one in found):
-            found.append(self.process.answer(f"{stage.function}.{len(found)}", until - time.monotonic()))
+            found.append(process.answer(f"{stage.function}.{len(found)}", until - time.monotonic()))
         if found[-1].state == "ended":
             self.stop()
         return found
+
+    def shown(self, verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
+        """Yield the verdicts, those on right functions with a line that can be printed; fewer if the process ends."""
+        until = time.monotonic() + LIMIT
+        for verdict in verdicts:
+            line = ""
+            if verdict.state == RIGHT and verdict.stage.function in SHOWS:
+                answer = self.begin().answer(f"{verdict.stage.function}.show", until - time.monotonic())
+                line = answer.message if answer.state == "done" else ""
+            yield replace(verdict, shows=line[:WIDTH])
 
     def stop(self) -> None:
         """End the process."""
@@ -180,7 +199,8 @@ def observed(stage: Stage, case: Case, result: Outputs) -> Outputs:
 
 def masked_form(case: Case) -> Outputs:
     """Return outputs of the names, shapes and dtypes that masking has."""
-    return dict.fromkeys(("inputs", "labels", "again.inputs", "again.labels"), case.arguments[0])
+    names = (f"{run}{name}" for run in ("", "again.", "other.") for name in ("inputs", "labels"))
+    return dict.fromkeys(names, case.arguments[0])
 
 
 def check_stage(stage: Stage, world: World, trial: Trial, tree: ast.Module, before: dict[str, Verdict]) -> Verdict:
@@ -298,9 +318,10 @@ def by_library(stage: Stage, tree: ast.Module) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def check_file(path: Path, only: str | None = None) -> list[Verdict]:
+def check_file(path: Path, only: str | None = None, text: str = TEXT) -> list[Verdict]:
     """Return the verdict on each stage of a file, or on one stage and those before it that it uses.
 
+    text: on which right functions are shown at work.
     Raises SolutionError for a file that cannot be imported, ValueError for an unknown stage, FileNotFoundError.
     """
     names = [stage.function for stage in STAGES]
@@ -311,14 +332,14 @@ def check_file(path: Path, only: str | None = None) -> list[Verdict]:
     stages = [stage for stage in STAGES if stage.function in needed]
     found: dict[str, Verdict] = {}
     with working_folder() as folder, working_folder() as own, torch.random.fork_rng(devices=()):
-        trial = Trial(folder, path, stages)
+        trial = Trial(folder, path, stages, text)
         try:
             world = World(own)
             for stage in stages:
                 found[stage.function] = check_stage(stage, world, trial, tree, found)
+            return list(trial.shown(list(found.values())))
         finally:
             trial.stop()
-    return list(found.values())
 
 
 def next_stage(verdicts: Sequence[Verdict]) -> Verdict | None:

@@ -58,12 +58,16 @@ def copied(value: Any) -> Any:
 
 
 def outcome(stage: Stage, function: Callable[..., Any], given: tuple[Any, ...]) -> Outputs:
-    """Return what the function returns, by name; of random numbers also what it returns if they begin anew."""
-    again = tuple(map(copied, given)) if any(isinstance(x, torch.Generator) for x in given) else None
-    result = flatten(function(*given), names=stage.names)
-    if again is not None:
-        result |= {f"again.{name}": x for name, x in flatten(function(*again), names=stage.names).items()}
-    return result
+    """Return what the function returns, by name; of random numbers also if they begin anew, and from another seed."""
+    runs = {"": given}
+    if any(isinstance(x, torch.Generator) for x in given):
+        other = (torch.Generator().manual_seed(77) if isinstance(x, torch.Generator) else copied(x) for x in given)
+        runs |= {"again.": tuple(map(copied, given)), "other.": tuple(other)}
+    return {
+        f"{run}{name}": x
+        for run, values in runs.items()
+        for name, x in flatten(function(*values), names=stage.names).items()
+    }
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -256,7 +260,7 @@ def of_prediction(world: World) -> Cases:
 
 def of_masking(world: World) -> Cases:
     """So many tokens that the shares are certain."""
-    ids = torch.randint(10, 8000, (DRAWS // 100, 100), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(10, 800, (DRAWS // 100, 100), generator=torch.Generator().manual_seed(1))
     special = torch.zeros_like(ids)
     special[:, [0, 40, 99]] = 1
     return [
@@ -272,12 +276,15 @@ SHARES = (
     "share of chosen tokens among the special ones",
     "share of labels that are not the original ids",
     "whether tokens differ if the generator begins anew",
+    "whether tokens are the same if the generator has another seed",
+    "mean of the random tokens, as a share of the vocabulary",
+    "deviation of the random tokens, as a share of the vocabulary",
 )
 
 
 def shares(case: Case, result: Outputs) -> Outputs:
     """Return what masking did, as shares that every right solution has, whatever numbers it draws in which order."""
-    ids, special, mask_id, *_ = case.arguments
+    ids, special, mask_id, size, _ = case.arguments
     inputs, labels = result["inputs"], result["labels"]
     chosen = labels != reference.IGNORED
     changed = inputs != ids
@@ -289,6 +296,9 @@ def shares(case: Case, result: Outputs) -> Outputs:
         chosen[special == 1],
         (labels != ids)[chosen],
         (inputs != result["again.inputs"]).any()[None],
+        (inputs == result["other.inputs"]).all()[None],
+        inputs[changed & (inputs != mask_id)] / size,
+        ((inputs[changed & (inputs != mask_id)] / size).double().std(correction=0)[None]),
     )
     none = torch.zeros((), dtype=torch.float64)
     return {name: x.double().mean() if x.numel() else none for name, x in zip(SHARES, parts, strict=True)}
@@ -302,14 +312,13 @@ def right_shares(case: Case) -> tuple[Outputs, Bounds]:
         "share of [MASK] among the chosen": (0.8, 0.15 * tokens),
         "share of random tokens among the chosen": (0.1, 0.15 * tokens),
     }
-    right: Outputs = {}
-    limits: Bounds = {}
-    for name in SHARES:
-        share, of = expected.get(name, (0.0, 1.0))
-        error = ERRORS * math.sqrt(share * (1 - share) / of)
-        right[name] = torch.tensor(share, dtype=torch.float64)
-        limits[name] = Bound(error, error)
-    return right, limits
+    values = {name: (share, math.sqrt(share * (1 - share) / of)) for name, (share, of) in expected.items()}
+    spread = math.sqrt(1 / 12)  # of a uniform number from 0 to 1
+    error = spread / math.sqrt(0.1 * 0.15 * tokens)
+    values |= {SHARES[-2]: (0.5, error), SHARES[-1]: (spread, error)}
+    values = dict.fromkeys(SHARES, (0.0, 0.0)) | values
+    right = {name: torch.tensor(value, dtype=torch.float64) for name, (value, _) in values.items()}
+    return right, {name: Bound(ERRORS * error, ERRORS * error) for name, (_, error) in values.items()}
 
 
 def of_loss(world: World) -> Cases:

@@ -8,6 +8,7 @@ from minibert.cli.shared import Arguments, add_overwrite
 from minibert.utils.files import user_path
 from minibert.utils.printing import Figures, block, printable
 
+TEXT = "He opened the [MASK] and went in."
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 
@@ -26,6 +27,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision", default="auto", choices=PRECISIONS, help="in which numbers were computed (%(default)s: by dtype)"
     )
+    add(
+        "--text",
+        default=TEXT,
+        metavar="TEXT",
+        help="on which your functions are shown at work; [MASK] is guessed (%(default)s)",
+    )
+    add("--certificate", type=user_path, metavar="FILE.html", help="write a page, once all functions are right")
     add("--watch", action="store_true", help="check again when the file changes, until Ctrl-C")
     add_overwrite(parser)
 
@@ -33,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: Arguments) -> Figures:
     """Say what is right, what is wrong and why, and what to write next."""
     from minibert.checking.arrays import write_inputs
+    from minibert.checking.certificate import write_certificate
     from minibert.checking.check import check
     from minibert.checkpoints.checkpoint import Checkpoint
     from minibert.utils.outputs import check_file
@@ -45,9 +54,15 @@ def run(args: Arguments) -> Figures:
             print(line)
         print(block("written", str(args.export)))
         return {"ok": True, "out": str(args.export)}
+    if args.certificate is not None:
+        check_file(args.certificate, args.overwrite, endings=(".html",), apart=(args.what,))
+        for line in write_certificate(args.certificate, user_path(args.what), args.text):
+            print(printable(line))
+        print(block("written", str(args.certificate)))
+        return {"ok": True, "out": str(args.certificate)}
     while True:
         before = modified(args.what)
-        report = check(args.what, args.model, stage=args.stage, precision=args.precision)
+        report = check(args.what, args.model, stage=args.stage, precision=args.precision, text=args.text)
         for line in str(report).splitlines():
             print(printable(line), flush=True)
         if not args.watch:

@@ -174,6 +174,7 @@ def test_too_many_or_too_few_layers_are_wrong(kind: str, count: int, said: str, 
     report = check_written(tmp_path, {kind: np.concatenate([right, right])[:count]})
     assert not report.ok
     assert said in str(report)
+    assert f"the first {min(count, len(right))} are right" in str(report)
 
 
 def test_states_without_the_embeddings_and_exchanged_axes_and_other_orders_are_named(

@@ -86,6 +86,31 @@ def test_a_file_whose_import_does_not_end_well_is_refused(
         check_file(tmp_path / "my_bert.py", "gelu")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import os; os.mkfifo('{folder}/gelu.0.json')",
+        "import os; os.remove('{folder}/printed'); os.mkfifo('{folder}/printed')",
+        "import os; os.path.isdir('{folder}/printed') or os.remove('{folder}/printed') or os.mkdir('{folder}/printed')",
+        "open('{folder}/gelu.0.json', 'w').write('{{\"state\": \"raised\", \"message\": \"' + 'x' * 10**6 + '\"}}')",
+        "short = type('S', (str,), {{'__len__': lambda self: 1}})('x' * 10**6)\n"
+        "    raise type('E', (ValueError,), {{'__str__': lambda self: short}})",
+    ],
+    ids=["a pipe as an answer", "a pipe to print", "a folder to print", "a long answer", "a text that lies"],
+)
+def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(solution, "LIMIT", 4.0)
+    given = before.format(folder="' + __import__('sys').argv[1] + '")
+    path = written(tmp_path, GELU, f"{given}\n    {GELU}")
+    (found,) = check_file(path, "gelu")
+    assert found.state in (RIGHT, WRONG)
+    assert (found.state == RIGHT) == ("printed" in before)
+    assert len(found.what) < 700
+    assert len(capsys.readouterr().out) < 2 * process.PRINTED
+
+
 def test_a_model_of_a_file_may_import_its_neighbour_late_and_cannot_end_the_check(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("from minibert.reference import encode, load_model\n")
     (tmp_path / "mine.py").write_text(

@@ -88,6 +88,19 @@ def rounded_weights(dtype: torch.dtype) -> Callable[[Any], None]:
     return change
 
 
+def eps_in(part: str) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        for module in getattr(model, part).modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.eps = 1e-5
+
+    return change
+
+
+def no_last_norm(model: Any) -> None:
+    model.encoder.layer[-1].output.LayerNorm = torch.nn.Identity()
+
+
 def positions_later(by: int) -> Callable[[Any], None]:
     def change(model: Any) -> None:
         table = model.embeddings.position_embeddings.weight.data
@@ -140,6 +153,11 @@ def test_a_right_port_is_right(name: str, layers: bool, folders: Any) -> None:
     ("name", "change", "config", "cause"),
     [
         ("bert", rounded_weights(torch.float16), {}, "the weights are rounded to float16"),
+        ("bert", eps_in("embeddings"), {}, "eps is 1e-5 in the embeddings alone"),
+        ("bert", eps_in("encoder"), {}, "eps is 1e-5 in the layers alone"),
+        ("bert", no_last_norm, {}, "the LayerNorm of the last layer is left out"),
+        ("distilbert", nothing, {"activation": "gelu_new"}, "GELU is approximated by tanh"),
+        ("distilbert", nothing, {"n_heads": 6}, "there are twice as many heads"),
         ("distilbert", rounded_weights(torch.bfloat16), {}, "the weights are rounded to bfloat16"),
         ("roberta", nothing, {"layer_norm_eps": 1e-12}, "eps is 1e-12, not 1e-05"),
         ("roberta", positions_later(-2), {}, "positions begin at 0, not at 2"),
