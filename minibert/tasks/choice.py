@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings, settings_by_name
-from minibert.tables.reading import Column, Table
+from minibert.tables.reading import Table
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task

@@ -28,8 +28,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
+from minibert.tables.columns import Column, listed, names_of
 from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_doubtful, is_number, looks_like_header
-from minibert.tables.reading import Column, Table, listed, names_of
+from minibert.tables.reading import Table
 from minibert.tables.texts import FIRST, SCORE, SECOND, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task

@@ -18,7 +18,7 @@ from scipy.special import expit, softmax
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, matthews_corrcoef, root_mean_squared_error
 
-from minibert.tables.reading import listed
+from minibert.tables.columns import listed
 from minibert.tasks import metrics
 from minibert.tasks.base import Doubles, Measure, Prediction
 from minibert.tasks.names import (

@@ -30,7 +30,8 @@ from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.inputs import IGNORED
 from minibert.storage import hub
-from minibert.tables.reading import Column, Table
+from minibert.tables.columns import Column
+from minibert.tables.reading import Table
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
-from minibert.tables.reading import Column, Table
+from minibert.tables.reading import Table
 from minibert.tasks.base import Row
 from minibert.tasks.names import parsed
 from minibert.tasks.settings import AnsweringSettings

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, zip_longest
 from typing import Any, NamedTuple
 
+from minibert.tables.columns import listed
 from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
-from minibert.tables.reading import Table, listed
+from minibert.tables.reading import Table
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
 from minibert.utils.printing import brief, counted

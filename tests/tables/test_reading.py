@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.tables import formats, reading
-from minibert.tables.reading import Column, Table, TextFile
+from minibert.tables.columns import Column
+from minibert.tables.reading import Table, TextFile
 
 FILM, DULL = "a fine film", "a dull film"
 COMPRESS: dict[str, Any] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": partial(lzma.compress, preset=0)}
