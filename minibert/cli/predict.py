@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from argparse import ArgumentParser
@@ -28,6 +27,7 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.tables.formats import FileSettings
+from minibert.tables.texts import RowError
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
@@ -304,10 +304,10 @@ def answers_of(reader: Any, rows: list[Row], first: int) -> Answers:
     try:
         data = reader.task.from_rows(rows)
         answers = reader.answer(data)
-    except ValueError as error:
-        raise ValueError(
-            re.sub(r"\brow (\d+)", lambda row: f"row {int(row[1]) + first}", str(error), count=1)
-        ) from None
+    except RowError as error:
+        if isinstance(error.row, int):
+            error.row += first
+        raise
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 

@@ -298,7 +298,7 @@ class Table:
             return label
         missing = "empty" if self.settings.missing == "empty" else "error"
         if self.format == MEMORY:
-            return as_text(cell, where.removeprefix("row "), missing)
+            return as_text(cell, int(where.removeprefix("row ")), missing)
         if absent and missing == "empty":
             return ""
         if absent or not isinstance(cell, str):
