@@ -4,6 +4,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import compress
 from typing import Any, TypeVar
 
@@ -106,6 +107,17 @@ class RowError(ValueError):
 
     def __str__(self) -> str:
         return f"{f'row {self.row}' if isinstance(self.row, int) else self.row} {self.problem}"
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Within the block, count the rows of a RowError from `first`: the data is a part of a larger one."""
+    try:
+        yield
+    except RowError as error:
+        if isinstance(error.row, int):
+            error.row += first
+        raise
 
 
 def as_text(text: object, row: int, missing: str) -> str:

@@ -80,11 +80,11 @@ def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sent
     if how.tag_names is None:
         return sentences
     return replace(
-        sentences, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
+        sentences, tags=[[tag_name(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
     )
 
 
-def named(tag: str, names: Sequence[str], file: str) -> str:
+def tag_name(tag: str, names: Sequence[str], file: str) -> str:
     """Return the name of a tag that is a number; a name is itself. Raises ValueError for any other tag."""
     if tag in names:
         return tag
