@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from argparse import ArgumentParser
@@ -28,6 +27,7 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.tables.formats import FileSettings
+from minibert.tables.texts import rows_from
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 OF_TASKS = ("columns", "tag_names", "repair")  # options about files of tasks other than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
 Answers = tuple[list[str], list[Figures]]  # one line and one dict per row
-Answer = Callable[["list[Row]", int], Answers]  # of some rows, and the number of the first
+Answer = Callable[["list[Row]"], Answers]  # of some rows
 
 
 def load_arguments(parser: ArgumentParser) -> None:
@@ -211,7 +211,8 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
     total = 0
     with kept_cuts() as cuts, table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
-            lines, answers = answer(portion, total)
+            with rows_from(total):
+                lines, answers = answer(portion)
             table = [with_given(one, row.columns) for one, row in zip(answers, portion, strict=True)]
             if write is None:
                 print("\n".join(lines), flush=True)
@@ -299,15 +300,10 @@ def input_rows(args: Arguments, pairs: bool | None, task: Any = None, labels: Se
             yield Row(text, second, {"text": text, "pair": second}) if pairs else Row(text, None, {"text": text})
 
 
-def answers_of(reader: Any, rows: list[Row], first: int) -> Answers:
-    """Return the lines and the dicts of the predictions; first: the number of the first row, for errors."""
-    try:
-        data = reader.task.from_rows(rows)
-        answers = reader.answer(data)
-    except ValueError as error:
-        raise ValueError(
-            re.sub(r"\brow (\d+)", lambda row: f"row {int(row[1]) + first}", str(error), count=1)
-        ) from None
+def answers_of(reader: Any, rows: list[Row]) -> Answers:
+    """Return the lines and the dicts of the predictions."""
+    data = reader.task.from_rows(rows)
+    answers = reader.answer(data)
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 

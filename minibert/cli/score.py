@@ -43,14 +43,14 @@ def run(args: Arguments) -> Figures:
     return answer_rows(args, input_rows(args, pairs), partial(answer, scorer, args.tokens), "scores", 1 + pairs)
 
 
-def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> Answers:
-    """Return the lines and the dicts of some texts or pairs; first: the number of the first, for errors."""
+def answer(scorer: Any, tokens: bool, rows: list[Row]) -> Answers:
+    """Return the lines and the dicts of some texts or pairs."""
     from minibert.tables.writing import one_line
 
     lines, dicts = [], []
     texts, seconds, *_ = zip(*rows, strict=True)
-    scores = scorer(texts, first)
-    others = [None] * len(rows) if seconds[0] is None else scorer(seconds, first)
+    scores = scorer(texts)
+    others = [None] * len(rows) if seconds[0] is None else scorer(seconds)
     for text, second, one, other in zip(texts, seconds, scores, others, strict=True):
         if other is None:
             ranked = [(one, text)]

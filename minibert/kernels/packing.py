@@ -269,10 +269,15 @@ def numbers_of_real(real: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArr
 
 def padded(x: Tensor) -> Tensor:
     """Return x (T), after which zeros round up T: from T to 2 T there are only 16 numbers of rows."""
-    if len(x) < PADDED_FROM:
-        return x
-    bucket = 2 ** max(0, len(x).bit_length() - SIGNIFICANT_DIGITS)
-    return F.pad(x, (0, -len(x) % bucket))
+    return F.pad(x, (0, missing_tokens(len(x), SIGNIFICANT_DIGITS))) if len(x) >= PADDED_FROM else x
+
+
+def missing_tokens(tokens: int, digits: int, least: int = 1) -> int:
+    """Return how many tokens round a number of them up to one with `digits` significant binary digits.
+
+    least: the smallest number of which the result is a multiple, a power of two.
+    """
+    return -tokens % max(least, 1 << max(0, tokens.bit_length() - digits))
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:

@@ -32,7 +32,7 @@ from minibert.tasks.metrics import Evaluation, accuracy_text, confusion_table, e
 from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.files import atomic_write, user_path
-from minibert.utils.printing import Figures, beside, block, named, table
+from minibert.utils.printing import Figures, beside, block, table, with_meanings
 from minibert.vectors.embedder import embed
 from minibert.vectors.features import TextFeatures
 
@@ -110,7 +110,7 @@ def show_data(reviews: Reviews, labels: list[str]) -> Figures:
     """Return the data, the number of rows used, and the rows of each class."""
     counted = Counter(labels)
     classes = {label: counted[label] for label in in_order(counted)}
-    counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
+    counts = zip(classes.values(), with_meanings(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
     print(block("data", f"{reviews.origin} ({reviews.why})", used))
     return {
@@ -147,7 +147,7 @@ def show_evaluation(evaluation: Evaluation, labels: list[str], meaning: Mapping[
     majority, _ = Counter(labels).most_common(1)[0]
     baseline = evaluation.classes[majority].rows / evaluation.rows
     print(accuracy_text(evaluation.accuracy, evaluation.rows, f"majority class {baseline:.3f}"))
-    print(beside("confusion", confusion_table(evaluation, named(evaluation.labels, meaning))))
+    print(beside("confusion", confusion_table(evaluation, with_meanings(evaluation.labels, meaning))))
     return {
         "split": {"train": len(labels) - evaluation.rows, "test": evaluation.rows, "random_state": 0},
         "baseline": baseline,
@@ -181,7 +181,7 @@ def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meanin
     probabilities = head.predict_proba(features.transform(new))
     labels = head[-1].classes_[probabilities.argmax(axis=1)].tolist()
     rows = list(zip(labels, probabilities.max(axis=1).tolist(), new, strict=True))
-    lines = [[name, f"{row[1]:.2f}", row[2]] for name, row in zip(named(labels, meaning), rows, strict=True)]
+    lines = [[name, f"{row[1]:.2f}", row[2]] for name, row in zip(with_meanings(labels, meaning), rows, strict=True)]
     print(beside("new texts", table(lines, left=3)))
     return [{"label": label, "probability": p, "text": text} for label, p, text in rows]
 

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
+from minibert.kernels.packing import missing_tokens
 from minibert.prediction.frozen import Classifier
 from minibert.prediction.logits import predict_logits
 from minibert.prediction.reader import Reader, open_reader
@@ -135,7 +136,7 @@ def filler(tokens: int) -> list[list[int]]:
     oneDNN caches kernels for each number of tokens, see kernels/packing.py, and the batches of a server have all of
     them: its memory would grow for hours. At most an eighth more is computed, or 7 tokens.
     """
-    missing = -tokens % max(8, 1 << max(0, tokens.bit_length() - 4))
+    missing = missing_tokens(tokens, digits=4, least=8)
     return [[0] * min(FILLER, missing - start) for start in range(0, missing, FILLER)]
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import compress
 from typing import Any, TypeVar
 
@@ -96,7 +97,30 @@ def column_names(table: Any) -> list[Any] | None:
     return None if names is None else list(names)
 
 
-def as_text(text: object, row: int | str, missing: str) -> str:
+class RowError(ValueError):
+    """Something is wrong with a row: its number in the data, or its place in a file, and the problem."""
+
+    def __init__(self, row: int | str, problem: str) -> None:
+        super().__init__(row, problem)  # so that it can be pickled
+        self.row = row
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{f'row {self.row}' if isinstance(self.row, int) else self.row} {self.problem}"
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Within the block, count the rows of a RowError from `first`: the data is a part of a larger one."""
+    try:
+        yield
+    except RowError as error:
+        if isinstance(error.row, int):
+            error.row += first
+        raise
+
+
+def as_text(text: object, row: int, missing: str) -> str:
     """Return one row as a str. Raises TypeError or ValueError, naming the row, if it is not a text."""
     if not isinstance(text, str):
         name = MISSING.get(str(text))
@@ -112,11 +136,11 @@ def as_text(text: object, row: int | str, missing: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:  # UTF-8 cannot encode half a character
-        raise ValueError(
-            f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
-            f"{error.start}; read the text as UTF-8"
-            f"{advice(', or replace it: text.encode({}).decode()', errors='replace')}"
-        ) from None
+        problem = (
+            f"has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character {error.start}; "
+            f"read the text as UTF-8{advice(', or replace it: text.encode({}).decode()', errors='replace')}"
+        )
+        raise RowError(row, problem) from None
     return text
 
 

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings, settings_by_name
-from minibert.tables.reading import Column, Table
-from minibert.tables.texts import as_texts
+from minibert.tables.reading import Table
+from minibert.tables.texts import RowError, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task
 from minibert.tasks.labels import check_finite
@@ -54,7 +55,7 @@ class ChoiceQuestion:
             )
 
 
-def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestion:
+def question_of(record: Any, place: int | str, labelled: bool = True) -> ChoiceQuestion:
     """Return the question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
     try:
         record = of_swag(parse_json(record) if isinstance(record, str) else record)
@@ -66,7 +67,7 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
         return ChoiceQuestion(record["question"], choices, label, record.get("context") or "")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{place} is not a question such as {EXAMPLE}: {problem}") from None
+        raise RowError(place, f"is not a question such as {EXAMPLE}: {problem}") from None
 
 
 def of_swag(record: Any) -> Any:
@@ -124,7 +125,7 @@ class Choice(ChoiceSettings, Task):
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Return unlabelled questions: each text is one as in a file, its label ignored; there are no pairs."""
-        return [question_of(text, f"row {row}", labelled=False) for row, text in enumerate(as_texts(texts))]
+        return [question_of(text, row, labelled=False) for row, text in enumerate(as_texts(texts))]
 
     def labels_of(self, data: Sequence[ChoiceQuestion]) -> list[str]:
         """Return []: choices have no names. Raises ValueError without questions, or without a label for each."""

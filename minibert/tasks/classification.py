@@ -14,8 +14,9 @@ from typing import Any, Self
 import numpy as np
 
 from minibert.config import Config
+from minibert.tables.columns import Column, listed
 from minibert.tables.formats import DELIMITERS, MEMORY, is_doubtful
-from minibert.tables.reading import Column, Table, listed
+from minibert.tables.reading import Table
 from minibert.tables.texts import SECOND, TextOrPair, as_column, as_columns, as_texts_or_pairs, without_missing
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task

@@ -28,8 +28,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from minibert.losses import cosent, cosine_error, in_batch_negatives
+from minibert.tables.columns import Column, listed, names_of
 from minibert.tables.formats import DELIMITERS, FIRST_LINES, FileSettings, is_doubtful, is_number, looks_like_header
-from minibert.tables.reading import Column, Table, listed, names_of
+from minibert.tables.reading import Table
 from minibert.tables.texts import FIRST, SCORE, SECOND, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
@@ -85,14 +86,14 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
     if text is not None:
         pair = next((names[usual] for usual in SECOND if names.get(usual, text) != text), None)
         negatives = [name for lower, name in names.items() if lower.startswith(NEGATIVE)]
-        return as_columns(text, pair, negatives, label if pair and not negatives else None)
+        return requested_columns(text, pair, negatives, label if pair and not negatives else None)
     cells = [[str(cell) for cell in row] for row in rows]
     if looks_like_header(cells) or (is_doubtful(cells) and cells[0] != cells[1]) or pair or label:
         raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {choose_columns()}")
     numbers: list[str | None] = [str(number) for number in range(1, len(rows[0]) + 1)] if rows else [None]
     if len(numbers) == 3 and is_number(str(rows[0][2])):
-        return as_columns(numbers[0], numbers[1], [], numbers[2])
-    return as_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
+        return requested_columns(numbers[0], numbers[1], [], numbers[2])
+    return requested_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
 
 
 def choose_columns() -> str:
@@ -100,7 +101,7 @@ def choose_columns() -> str:
     return advice("choose the columns: {}, {}, and {} or {}", text=..., pair=..., label=..., negatives=...)
 
 
-def as_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
+def requested_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
     """Return these names or numbers as columns to read; None: no such column, or for `text` the usual one."""
     columns = [Column("text", None if text is None else str(text), FIRST)]
     columns += [] if pair is None else [Column("pair", str(pair), SECOND)]
@@ -131,7 +132,7 @@ class Embedding(EmbeddingSettings, Task):
         """Return the columns that were named, else those that these first rows imply."""
         if self.text is None and self.pair is None:
             return usual_columns(rows, where)
-        return as_columns(self.text, self.pair, self.negatives, self.label)
+        return requested_columns(self.text, self.pair, self.negatives, self.label)
 
     def read(self, path: Any) -> TextRows:
         """Read the rows of a table, or one text per line. Raises ValueError, with the place, for invalid content."""

@@ -13,7 +13,7 @@ What is a prefix depends on all tags of a model: the E of E-mail is not one unle
 import re
 from collections.abc import Iterable, Sequence
 
-from minibert.tables.reading import listed
+from minibert.tables.columns import listed
 from minibert.tasks.metrics import ClassScore, class_scores
 from minibert.tasks.names import in_order
 

@@ -18,7 +18,8 @@ from scipy.special import expit, softmax
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, matthews_corrcoef, root_mean_squared_error
 
-from minibert.tables.reading import listed
+from minibert.tables.columns import listed
+from minibert.tables.texts import RowError
 from minibert.tasks import metrics
 from minibert.tasks.base import Doubles, Measure, Prediction
 from minibert.tasks.names import (
@@ -73,7 +74,7 @@ def check_finite(numbers: NDArray[Any], what: str) -> None:
     """Raise ValueError, with the row, if a number is NaN or infinite."""
     if not np.isfinite(numbers).all():
         row = int(np.argwhere(~np.isfinite(numbers))[0][0])
-        raise ValueError(f"row {row} has {what} that is NaN or infinite; the model is damaged: train it again")
+        raise RowError(row, f"has {what} that is NaN or infinite; the model is damaged: train it again")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.inputs import IGNORED
 from minibert.storage import hub
-from minibert.tables.reading import Column, Table
-from minibert.tables.texts import as_texts
+from minibert.tables.columns import Column
+from minibert.tables.reading import Table
+from minibert.tables.texts import RowError, as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import standard_error
@@ -91,22 +92,23 @@ def load_masked_lm(name: AnyPath, device: str = "cpu") -> MaskedLM:
 
 
 def guesses_in(
-    text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int, where: str
+    text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int, row: int | str
 ) -> tuple[list[list[Guess]], list[int]]:
     """Return the guesses at each [MASK] of a text with these ids, and the ids of the likeliest.
 
-    Raises ValueError, with the place of the text, if it has no mask, or one that is not in the ids.
+    row: the text's, or its place. Raises RowError if it has no mask, or one that is not in the ids.
     """
     mask: str = tokenizer.mask_token
     places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
-        raise ValueError(
-            f"{where} has {text.count(mask)} {mask}, {len(places)} of them in the {len(ids)} tokens that are read; "
-            f"write {mask} for each token to predict, within this length"
+        raise RowError(
+            row,
+            f"has {text.count(mask)} {mask}, {len(places)} of them in the {len(ids)} tokens that are read; "
+            f"write {mask} for each token to predict, within this length",
         )
-    row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
+    batch = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
-        logits = model(row, attention_mask=torch.ones_like(row), token_type_ids=torch.zeros_like(row)).logits
+        logits = model(batch, attention_mask=torch.ones_like(batch), token_type_ids=torch.zeros_like(batch)).logits
     of_masks = torch.stack([logits[0, place] for place in places]).cpu()  # (masks, V)
     return best_tokens(of_masks, tokenizer, top_k), of_masks.argmax(dim=-1).tolist()
 
@@ -159,7 +161,7 @@ def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Itera
     top_k = min(5, model.config.vocab_size)
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     for row, (text, ids) in enumerate(zip(texts, tokens.ids, strict=True)):
-        guesses_of_masks, best = guesses_in(text, ids, model, tokenizer, top_k, f"row {row}")
+        guesses_of_masks, best = guesses_in(text, ids, model, tokenizer, top_k, row)
         masks = [[guess._asdict() for guess in guesses] for guesses in guesses_of_masks]
         yield {"masks": masks, "filled": fill_text(text, best, tokenizer)}
 

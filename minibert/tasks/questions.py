@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
-from minibert.tables.reading import Column, Table
+from minibert.tables.reading import Table
 from minibert.tasks.base import Row
 from minibert.tasks.names import parsed
 from minibert.tasks.settings import AnsweringSettings
@@ -101,7 +102,7 @@ def read_questions(path: Any, how: AnsweringSettings) -> Questions:
     for place, fields, is_row in records(path, settings):
         try:
             given = golds_of(fields, is_row, how.repair)
-            repaired_golds = [nearest(fields["context"], gold) if how.repair else gold for gold in given]
+            repaired_golds = [nearest_answer(fields["context"], gold) if how.repair else gold for gold in given]
             kept = tuple(gold for gold in repaired_golds if gold is not None)
             question = Question(fields["question"], fields["context"], kept)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -226,7 +227,7 @@ def answers_in(row: Mapping[str, Any]) -> list[Any]:
     return [answer for answer in answers if answer["text"] not in ("", None)]
 
 
-def nearest(context: str, gold: Gold) -> Gold | None:
+def nearest_answer(context: str, gold: Gold) -> Gold | None:
     """Return the stripped answer at its place nearest to `start`; unchanged if it is there, None if nowhere."""
     text = gold.text.strip()
     if text and gold.start >= 0 and context.startswith(gold.text, gold.start):

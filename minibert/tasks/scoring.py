@@ -22,7 +22,7 @@ from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.parts import with_parts
 from minibert.quick import QUICK
 from minibert.storage.hub import find_masked_lm
-from minibert.tables.texts import as_name, as_texts
+from minibert.tables.texts import RowError, as_name, as_texts
 from minibert.tasks.masked_text import load_masked_lm
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
@@ -80,13 +80,13 @@ class Scorer:
         self.quick = with_parts(loaded, QUICK)  # its task head
         self.engine = Engine(loaded.encoder, self.recipe.precision, keep_encoder=loaded is model)
 
-    def __call__(self, texts: object, first_row: int = 0) -> list[Score]:
-        """Return the score of each text. first_row: the row of the first one, for errors.
+    def __call__(self, texts: object) -> list[Score]:
+        """Return the score of each text.
 
         Raises ValueError, with the row, for a text that has no tokens, too many, or a special token such as [MASK];
         TypeError for a row that is not a text.
         """
-        rows = self.encode(as_texts(texts), first_row)
+        rows = self.encode(as_texts(texts))
         scores: dict[int, Score] = {}
         with progress_bar(name="score", total=len(rows), unit="text") as bar:
             for numbers in batches([len(ids) ** 2 for ids in rows], COPIED_TOKENS):
@@ -98,15 +98,15 @@ class Scorer:
                 bar.update(len(numbers))
         return [scores[number] for number in range(len(rows))]
 
-    def encode(self, texts: Sequence[str], first_row: int) -> list[list[int]]:
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, [CLS] and [SEP] included. Raises ValueError for what has no score."""
-        tokens = self.tokenizer.encode_texts(texts, long=self.recipe.long, first_row=first_row)
+        tokens = self.tokenizer.encode_texts(texts, long=self.recipe.long)
         self.tokenizer.warn(tokens.stats, self.tokenizer.max_length)
-        for row, ids in enumerate(tokens.ids, first_row):
+        for row, ids in enumerate(tokens.ids):
             special = self.tokenizer.control_ids.intersection(ids[1:-1])
             if special or len(ids) == 2:
                 what = f"the special token {self.tokenizer.id_to_token(min(special))}" if special else "no tokens"
-                raise ValueError(f"row {row} has {what}; only words have a score, so change the text or leave it out")
+                raise RowError(row, f"has {what}; only words have a score, so change the text or leave it out")
         return tokens.ids
 
     def places(self, ids: Sequence[int]) -> range:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, zip_longest
 from typing import Any, NamedTuple
 
+from minibert.tables.columns import listed
 from minibert.tables.formats import CANDIDATES, DELIMITERS, settings_by_name
-from minibert.tables.reading import Table, listed
+from minibert.tables.reading import Table
 from minibert.tasks.entities import OUTSIDE, PREFIXES
 from minibert.tasks.settings import TaggingSettings
 from minibert.utils.printing import brief, counted
@@ -79,11 +80,11 @@ def read_sentences(path: Any, how: TaggingSettings, tagged: bool = True) -> Sent
     if how.tag_names is None:
         return sentences
     return replace(
-        sentences, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
+        sentences, tags=[[tag_name(tag, how.tag_names, file.name) for tag in tags] for tags in sentences.known_tags]
     )
 
 
-def named(tag: str, names: Sequence[str], file: str) -> str:
+def tag_name(tag: str, names: Sequence[str], file: str) -> str:
     """Return the name of a tag that is a number; a name is itself. Raises ValueError for any other tag."""
     if tag in names:
         return tag

@@ -33,8 +33,8 @@ import numpy as np
 from scipy.special import softmax
 
 from minibert.inputs import IGNORED
+from minibert.tables.columns import listed
 from minibert.tables.formats import format_by_name
-from minibert.tables.reading import listed
 from minibert.tables.texts import as_texts
 from minibert.tables.writing import one_line
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Row, Task

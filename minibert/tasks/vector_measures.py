@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from minibert.tables.columns import Column, listed
 from minibert.tables.formats import FileSettings, is_doubtful
-from minibert.tables.reading import Column, Table, listed
+from minibert.tables.reading import Table
 from minibert.tables.texts import FIRST, SCORE, SECOND
 from minibert.tasks.base import Doubles
 from minibert.tasks.metrics import correlation

@@ -18,6 +18,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from minibert.tables.texts import RowError
 from minibert.utils.habits import ATTRIBUTES, Habits
 from minibert.utils.printing import brief, counted
 from minibert.utils.wording import advice, named
@@ -251,9 +252,10 @@ def token_stats(
     too_long = [row for row, (count, _) in enumerate(lengths) if count + specials > max_length]
     if too_long and long == "error":
         count, whole = lengths[too_long[0]]
-        raise ValueError(
-            f"row {first_row + too_long[0]} has {'' if whole else 'at least '}{count + specials} tokens, more than "
-            f"{named('max_length')} {max_length}; shorten it{advice(', or use {} to cut it', long='cut')}"
+        raise RowError(
+            first_row + too_long[0],
+            f"has {'' if whole else 'at least '}{count + specials} tokens, more than {named('max_length')} "
+            f"{max_length}; shorten it{advice(', or use {} to cut it', long='cut')}",
         )
     several = [count for count in windows if count > 1]
     return TokenStats(

@@ -148,17 +148,17 @@ class DistillRun(PretrainRun):
     checkpoint: Checkpoint  # the teacher
 
     @classmethod
-    def of(cls, corpus: AnyPath, settings: Any) -> Self:
+    def of(cls, corpus: AnyPath, settings: Any, checkpoint: Checkpoint | None = None) -> Self:
         """Check corpus, teacher and settings, and build the run. Raises what PretrainRun.of raises."""
-        teacher = check_teacher(settings.init, "masked-lm")
+        teacher = check_teacher(checkpoint or settings.init, "masked-lm")
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:
             raise ValueError(f"the tokenizer {settings.tokenizer} does not have the teacher's vocabulary; leave it out")
-        return super().of(corpus, with_layers(settings, teacher))
+        return super().of(corpus, with_layers(settings, teacher), teacher)
 
     @classmethod
-    def objective_of(cls, settings: Any) -> Distillation:
+    def objective_of(cls, settings: Any, checkpoint: Any) -> Distillation:
         """Return the losses, with the teacher."""
-        return Distillation(load_teacher(settings.init, "masked-lm"), settings)
+        return Distillation(load_teacher(checkpoint, "masked-lm"), settings)
 
     def new_model(self) -> Head:
         """Return the student before training."""
@@ -181,16 +181,16 @@ class DistillClassifierRun(FinetuneRun):
     settings: DistillClassifierSettings
 
     @classmethod
-    def of(cls, task: Any, data: Any, dev: Any, settings: Any) -> Self:
+    def of(cls, task: Any, data: Any, dev: Any, settings: Any, checkpoint: Checkpoint | None = None) -> Self:
         """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
         task = task.resolve(data)
         if settings.class_weight is not None or task.problem_type != "single_label_classification":
             raise ValueError("a student of a classifier learns one label per text, and has no class_weight")
-        teacher = check_teacher(settings.model, task.head)
+        teacher = check_teacher(checkpoint or settings.model, task.head)
         known, reason = fitting_labels(teacher, task, task.labels_of(data))
         if known is None:
             raise ValueError(f"the teacher does not fit the data: {reason or 'its head is for another task'}")
-        return super().of(task, data, dev, with_layers(settings, teacher))
+        return super().of(task, data, dev, with_layers(settings, teacher), teacher)
 
     @cached_property
     def teacher(self) -> Head:

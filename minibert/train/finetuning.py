@@ -53,8 +53,13 @@ class FinetuneRun(Run):
     weights: Tensor | None = None  # of the training texts, (N); None: equal
 
     @classmethod
-    def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
-        """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
+    def of(
+        cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings, checkpoint: Checkpoint | None = None
+    ) -> Self:
+        """Check and encode. checkpoint: settings.model, if it is open already.
+
+        Raises ValueError for data that cannot be learned, before anything is loaded.
+        """
         distributed.check(settings.batch_size)
         task = task.resolve(data)
         labels = task.labels_of(data)
@@ -62,7 +67,7 @@ class FinetuneRun(Run):
         if settings.class_weight is not None:
             by_label = dict(zip(labels, task.class_weights(data, labels, settings.class_weight), strict=True))
             weights = torch.tensor([by_label[label] for label in data.known_labels])
-        checkpoint = Checkpoint.open(settings.model)
+        checkpoint = checkpoint or Checkpoint.open(settings.model)
         known, reason = fitting_labels(checkpoint, task, labels)
         note = f"the task head is new: {reason}" if reason else task.fresh_head if known is None else ""
         labels = labels if known is None else known

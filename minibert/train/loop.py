@@ -121,7 +121,7 @@ def one_step(
     loss, *values = context.mean(total)
     norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).to(loss)  # of no gradient it is on the CPU
     if loss.is_cpu:
-        check_finite(float(loss), float(norm), batches, step)
+        check_loss(float(loss), float(norm), batches, step)
     optimizer.step()
     return StepResult(loss, norm, dict(zip(terms, values, strict=True)))
 
@@ -162,7 +162,7 @@ def weighted_losses(
         context.average_gradients(model)
 
 
-def check_finite(loss: float, gradient_norm: float, batches: Sequence[ExampleBatch], step: int) -> None:
+def check_loss(loss: float, gradient_norm: float, batches: Sequence[ExampleBatch], step: int) -> None:
     """Raise NotFiniteError, with the step and its rows, unless both are finite."""
     if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
         rows = [row for batch in batches for row in batch.rows]
@@ -298,7 +298,7 @@ class Progress:
         values = iter(torch.stack([value for result in results for value in result]).tolist())
         for batches, result in self.pending:
             loss = next(values)
-            check_finite(loss, next(values), batches, len(self.curve) + 1)
+            check_loss(loss, next(values), batches, len(self.curve) + 1)
             self.curve.append(loss)
             for name in result.terms:
                 self.terms.setdefault(name, []).append(next(values))

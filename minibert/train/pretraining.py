@@ -62,8 +62,11 @@ class PretrainRun(Run):
     held_out: list[Example]  # masked once
 
     @classmethod
-    def of(cls, corpus: AnyPath, settings: PretrainSettings) -> Self:
-        """Check corpus and settings, and build the run. Raises ValueError or FileNotFoundError if it cannot learn."""
+    def of(cls, corpus: AnyPath, settings: PretrainSettings, checkpoint: Checkpoint | None = None) -> Self:
+        """Check corpus and settings, and build the run. checkpoint: settings.init, if it is open already.
+
+        Raises ValueError or FileNotFoundError if it cannot learn.
+        """
         distributed.check(settings.batch_size)
         new = settings.init is None
         if new == (settings.config is None) or (new and settings.tokenizer is None):
@@ -73,7 +76,9 @@ class PretrainRun(Run):
             )
         if settings.objective == "electra" and (settings.step == "readable" or not new):
             raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
-        objective = cls.objective_of(settings)
+        if settings.init is not None:
+            checkpoint = checkpoint or Checkpoint.open(settings.init)
+        objective = cls.objective_of(settings, checkpoint)
         if settings.rows == "sentence" and objective.pairing is not None:
             raise ValueError(
                 f"objective {settings.objective} has two texts per row; rows 'sentence' needs mlm or electra"
@@ -81,7 +86,6 @@ class PretrainRun(Run):
         learned, rest = CorpusFile.of(corpus, settings.paragraphs).split()
         if settings.dev:
             learned, rest = (CorpusFile.of(path, settings.paragraphs) for path in (corpus, settings.dev))
-        checkpoint = None if settings.init is None else Checkpoint.open(settings.init)
         tokenizer = load_tokenizer(settings.tokenizer or checkpoint)  # type: ignore[arg-type]  # one of the two
         config = config_of(settings, checkpoint, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
@@ -100,7 +104,7 @@ class PretrainRun(Run):
         return cls(settings, tokenizer, objective, config, checkpoint, *data)
 
     @classmethod
-    def objective_of(cls, settings: Any) -> MaskedLanguageModel:
+    def objective_of(cls, settings: Any, checkpoint: Checkpoint | None) -> MaskedLanguageModel:
         """Return the losses and the score."""
         return OBJECTIVES[settings.objective](settings.step)
 

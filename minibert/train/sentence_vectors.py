@@ -19,6 +19,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.heads import Head, SentenceVectors
@@ -121,7 +122,9 @@ class EmbeddingRun(FinetuneRun):
     task: Embedding
 
     @classmethod
-    def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
+    def of(
+        cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings, checkpoint: Checkpoint | None = None
+    ) -> Self:
         """Check and encode; pooling, normalize and dimensions become what the files of the checkpoint state.
 
         Raises ValueError for data that cannot be learned.
@@ -131,7 +134,7 @@ class EmbeddingRun(FinetuneRun):
                 Embedding.check_measurable(dev)
             except ValueError as error:
                 raise ValueError(f"dev cannot be measured: {error}") from None
-        run = super().of(task, data, dev, settings)
+        run = super().of(task, data, dev, settings, checkpoint)
         rows = min(settings.batch_size * settings.accumulate, len(data))
         if rows < 2 and len(data.columns) < 3:
             raise ValueError(

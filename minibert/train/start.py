@@ -8,7 +8,7 @@ from torch import nn
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load
 from minibert.heads import Head
-from minibert.tables.reading import listed
+from minibert.tables.columns import listed
 from minibert.tasks.base import Task
 from minibert.tasks.names import in_order_of
 

@@ -63,7 +63,7 @@ def with_layers(settings: Any, teacher: Checkpoint) -> Any:
     return replace(settings, take=take)
 
 
-def check_teacher(name: AnyPath, head: str) -> Checkpoint:
+def check_teacher(name: AnyPath | Checkpoint, head: str) -> Checkpoint:
     """Open the teacher. Raises ValueError if no student can begin with its layers or it lacks the head."""
     teacher = Checkpoint.open(name)
     config, folder = teacher.config, teacher.folder
@@ -125,6 +125,6 @@ def kind_of_layer(config: Config, number: int) -> tuple[object, ...]:
     return modules, *(values[number] for values in (own.windows, own.rotary_thetas) if values)
 
 
-def load_teacher(name: AnyPath, head: str) -> Head:
+def load_teacher(checkpoint: Checkpoint, head: str) -> Head:
     """Return a teacher: in eval mode, so without dropout, and frozen."""
-    return load(name, head=head).requires_grad_(False)
+    return load(checkpoint, head=head).requires_grad_(False)

@@ -24,8 +24,9 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings
-from minibert.tables.reading import DEFAULT, Column, Table
+from minibert.tables.reading import DEFAULT, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS, strip_accents
 from minibert.train.settings import VocabularySettings

@@ -99,7 +99,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else several}"
 
 
-def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
+def with_meanings(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     """Return the labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]
 

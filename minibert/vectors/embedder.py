@@ -25,7 +25,7 @@ from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.heads import SentenceVectors
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
-from minibert.tables.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
+from minibert.tables.texts import TEXTS, RowError, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer
 from minibert.utils.device import choose_device
@@ -304,10 +304,10 @@ class Embedder(Habits):
         if tokens.windows is not None:
             vectors = average_windows(vectors, tokens.ids, tokens.windows)
         for text in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
-            raise ValueError(
-                f"row {text if rows is None else rows[text]} has a vector with NaN or infinity in it, computed in "
-                f"{self.engine.precision}: the weights are damaged (fetch the checkpoint again), or numbers overflow"
-                f"{advice(' (use {})', precision='float32')}"
+            raise RowError(
+                text if rows is None else rows[text],
+                f"has a vector with NaN or infinity in it, computed in {self.engine.precision}: the weights are "
+                f"damaged (fetch the checkpoint again), or numbers overflow{advice(' (use {})', precision='float32')}",
             )
         vectors = F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
         return vectors[:, : self.recipe.dimensions]

@@ -69,12 +69,12 @@ class DiskRows:
         """Return the rows that are there and whole."""
         command = "SELECT vector FROM rows WHERE key = ?"
         stored = self._run(lambda db: [(key, row) for key in keys for (row,) in db.execute(command, (key,))])
-        return {key: row[:-4] for key, row in stored if isinstance(row, bytes) and row == summed(key, row[:-4])}
+        return {key: row[:-4] for key, row in stored if isinstance(row, bytes) and row == with_checksum(key, row[:-4])}
 
     def write(self, rows: dict[bytes, bytes]) -> None:
         """Add rows, all of them or none."""
         if self.usable:
-            new = [(key, summed(key, row)) for key, row in rows.items()]
+            new = [(key, with_checksum(key, row)) for key, row in rows.items()]
             self._run(lambda database: database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", new))
 
     def _run(self, action: Callable[[sqlite3.Connection], Iterable[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
@@ -97,7 +97,7 @@ class DiskRows:
 MEMORY = MemoryRows()
 
 
-def summed(key: bytes, row: bytes) -> bytes:
+def with_checksum(key: bytes, row: bytes) -> bytes:
     """Return a row with the checksum of its key and itself, of 4 bytes."""
     return row + zlib.crc32(key + row).to_bytes(4)
 

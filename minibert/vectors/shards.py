@@ -19,8 +19,9 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
+from minibert.tables.columns import Column, find_columns
 from minibert.tables.formats import FileSettings
-from minibert.tables.reading import Column, TextFile, find_columns
+from minibert.tables.reading import TextFile
 from minibert.tables.rows import batches, open_parquet
 from minibert.tables.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats

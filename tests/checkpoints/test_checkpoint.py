@@ -18,6 +18,8 @@ from minibert.storage import hub
 ONCE = {"locate": 1, "from_file": 1, "list_tensors": 1}
 COMMANDS = [
     ["finetune", "classify", "texts.tsv", "--model", "words", "--out", "out", "--batch-size", "8"],
+    ["distill", "texts.tsv", "--task", "classify", "--teacher", "tuned", "--out", "out", "--batch-size", "8"],
+    ["distill", "lines.txt", "--teacher", "pretrained", "--out", "out", "--steps", "2", "--max-length", "16"],
     ["predict", "tuned", "a good film"],
     ["evaluate", "tuned", "texts.tsv"],
     ["embed", "texts.tsv", "--text", "1", "--model", "words", "--out", "out.npy"],
@@ -36,6 +38,7 @@ def counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         model.head_is_trained = True
         minibert.save(model, folder.parent / name)
     write_tsv(folder.parent / "texts.tsv")
+    (folder.parent / "lines.txt").write_text("a good film\na bad film\n\n" * 40)
     counts: Counter[str] = Counter()
 
     def counted(name: str, function: Any) -> Any:

@@ -192,6 +192,13 @@ def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Any
         assert message in run("predict", home / kind, "a text", option, status=2)
 
 
+@pytest.mark.parametrize("texts", [["a film"], [*["a [MASK]"] * 63, "a film"], [*["a [MASK]"] * 70, "a film"]])
+def test_the_row_in_an_error_counts_all_rows_of_a_file(texts: list[str], home: Path, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    message = run("predict", home / "mask", "--file", tmp_path / "in.txt", status=2)
+    assert f"row {len(texts) - 1} has 0 [MASK]" in message
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
     rows = [{"question": "the film", "text": "the [MASK]", "second": "a film", "choices": ["a", "b"]}]

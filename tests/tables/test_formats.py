@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from minibert.tables.columns import Column
 from minibert.tables.formats import FileSettings
-from minibert.tables.reading import Column, Table, TextFile
+from minibert.tables.reading import Table, TextFile
 from minibert.tasks.classification import Classification
 
 ROWS = [

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from minibert.tables import formats
-from minibert.tables.reading import Column, Table
+from minibert.tables.columns import Column
+from minibert.tables.reading import Table
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
