@@ -71,7 +71,7 @@ async function compute() {
     const { text, second, other, changes, lens } = state;
     const result = await ask({ kind: "show", number, text, pair: second || null, other, changes, lens }, ({ layer, of, tokens }) => {
       progress.value = layer / of;
-      if (number === newest) tell([`Computing ${tokens} tokens: layer ${layer} of ${of}`]);
+      if (number === newest && tokens > MANY) tell([`Computing ${tokens} tokens: layer ${layer} of ${of}`]);
     });
     if (number !== newest) return;
     take(result);
@@ -107,14 +107,19 @@ function take(result) {
   drawTools();
   draw();
   remember();
+  const [of] = result.effect, number = (x) => (x === null ? "none" : fixed(x, 4));
+  if (of) $("#announcement").textContent = `Changed: ${of[0]} ${number(of[2])}, of the control ${number(of[3])}.`;
 }
-/** Changes the text or what is switched off, so that it can be undone. */
-function edit(changed, again = true) {
+const TEXTS = ["text", "second", "other"];
+let typing = 0;
+/** Changes what is switched off, and the texts if they were typed anew, so that it can be undone. */
+function edit(changed) {
   const { text, second, other, changes, lens } = state;
   past.push(JSON.stringify({ text, second, other, changes, lens }));
-  Object.assign(state, changed);
+  clearTimeout(typing);
+  Object.assign(state, Object.fromEntries(TEXTS.map((name) => [name, $(`#typed-${name}`).value])), changed);
   fillForm();
-  return again ? compute() : null;
+  compute();
 }
 function undo() {
   if (!past.length) return;
@@ -123,18 +128,18 @@ function undo() {
   compute();
 }
 function fillForm() {
-  for (const name of ["text", "second", "other"]) if ($(`#typed-${name}`).value !== state[name]) $(`#typed-${name}`).value = state[name];
+  for (const name of TEXTS) if ($(`#typed-${name}`).value !== state[name]) $(`#typed-${name}`).value = state[name];
   $$(".undo").forEach((button) => { button.disabled = !past.length; });
 }
 
-// -- changes in the address: head.0.1.zero, mask.3, state.2.4.3
+// -- changes in the address: changes=head.0.1.zero,mask.3,state.2.4.3
 
 const ADDRESS = { mask: ["token"], head: ["layer", "head", "how"], attention: ["layer", "how"], feed_forward: ["layer", "how"],
   state: ["layer", "from", "to"] };
-const inAddress = (changes) => changes.map((change) => [change.kind, ...ADDRESS[change.kind].map((name) => change[name])].join(".")).join("_");
+const inAddress = (changes) => changes.map((change) => [change.kind, ...ADDRESS[change.kind].map((name) => change[name])].join(".")).join(",");
 function changesIn(text) {
   const ends = { layer: data.L, head: data.H, token: data.max_length, from: data.max_length, to: data.max_length };
-  return text.split("_").map((one) => {
+  return text.split(",").map((one) => {
     const [kind, ...values] = one.split("."), names = Object.hasOwn(ADDRESS, kind) ? ADDRESS[kind] : [];
     const change = { kind, ...Object.fromEntries(names.map((name, i) => [name, name === "how" ? values[i] : /^\d{1,4}$/.test(values[i]) ? Number(values[i]) : -1])) };
     const right = names.every((name) => name === "how" ? ["zero", "mean"].includes(change.how)
@@ -144,7 +149,7 @@ function changesIn(text) {
 }
 /** What an address says of the text and the changes. */
 function typedIn(given) {
-  const texts = ["text", "second", "other"].filter((name) => given.has(name)).map((name) => [name, given.get(name)]);
+  const texts = TEXTS.filter((name) => given.has(name)).map((name) => [name, given.get(name)]);
   const lens = /^\d{1,4}$/.test(given.get("lens")) ? { lens: Number(given.get("lens")) } : {};
   return { ...Object.fromEntries(texts), ...lens, ...(given.has("changes") && { changes: changesIn(given.get("changes")) }) };
 }
@@ -195,12 +200,13 @@ function drawTools() {
 // -- changes, their effect, the logit lens and the comparison
 
 const named = (i) => shown.typed[i] ?? "a token that is gone";
+const stateName = (l) => (l ? `after layer ${l - 1}` : "embeddings");
 const SAID = {
   mask: ({ token: i }) => `token ${i}, ${named(i)}, masked`,
   head: ({ layer, head, how }) => `layer ${layer}, head ${head}: ${how}`,
   attention: ({ layer, how }) => `layer ${layer}, attention: ${how}`,
   feed_forward: ({ layer, how }) => `layer ${layer}, feed-forward: ${how}`,
-  state: ({ layer, from, to }) => `state ${layer} of token ${from} of the other sentence, ${shown.others[from] ?? "the last"}, moved to token ${to}, ${named(to)}`,
+  state: ({ layer, from, to }) => `${stateName(layer)}, token ${from} of the other sentence, ${shown.others[from] ?? "the last"}, moved to token ${to}, ${named(to)}`,
 };
 const said = (change) => SAID[change.kind](change);
 function drawChanges(place) {
@@ -226,12 +232,12 @@ const guess = ([name, p]) => [node("code", {}, bdi(name)), ` ${fixed(p, 3)} `];
 function drawLens(place) {
   const { place: at, beside, guesses, control } = shown.lens;
   if (!guesses.length) return place.replaceChildren(node("p", { class: "note" }, "This checkpoint has no masked-LM head, so there are no guesses to read."));
-  const rows = guesses.map((best, l) => cells(l ? `layer ${l - 1}` : "embeddings", node("span", {}, ...best.flatMap(guess)), node("span", {}, ...control[l].flatMap(guess))));
+  const rows = guesses.map((best, l) => cells(stateName(l), node("span", {}, ...best.flatMap(guess)), node("span", {}, ...control[l].flatMap(guess))));
   place.replaceChildren(steppedTable("lens", `Guesses for token ${at}, ${data.tokens[at]}, after each layer`, ["state", "likeliest", `control: token ${beside}, ${data.tokens[beside]}`], rows));
 }
 function drawCompared(place) {
   if (!shown.compared.length) return place.replaceChildren(node("p", { class: "soft" }, "Type another sentence above to compare it with yours."));
-  const rows = shown.compared.map((values, l) => cells(l ? `layer ${l - 1}` : "embeddings", ...values.map((x) => fixed(x, 3))));
+  const rows = shown.compared.map((values, l) => cells(stateName(l), ...values.map((x) => fixed(x, 3))));
   place.replaceChildren(steppedTable("figures", "Cosines of your text with the other sentence, and with an unrelated one",
     ["state", "[CLS]", "mean", "[CLS], unrelated", "mean, unrelated"], rows));
 }
@@ -244,11 +250,10 @@ const liveDrawers = { given: drawGiven, words: drawWords, ids: drawIds, chooser:
 
 // -- what the reader does
 
-let typing = 0;
 function typed({ target }) {
   if (!target.id.startsWith("typed-")) return;
   clearTimeout(typing);
-  typing = setTimeout(() => edit({ [target.id.slice(6)]: target.value }), 250);
+  typing = setTimeout(() => edit({}), 250);
 }
 /** A change that a button adds, from the lists beside it. */
 function chosenChange(kind) {

@@ -109,7 +109,7 @@ def last_states(model: Encoder | MaskedLM, weights: dict[str, Tensor], journey: 
     encoder: Encoder = getattr(twin, "encoder", twin)
     with inference(encoder):
         out = encoder(torch.tensor([journey.ids]), token_type_ids=torch.tensor([journey.segments]))
-    return out.last_hidden_state[0]
+    return out.last_hidden_state[0]  # type: ignore[no-any-return]  # a Tensor
 
 
 def sizes_of(model: Encoder | MaskedLM) -> dict[str, Any]:

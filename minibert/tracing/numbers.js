@@ -21,7 +21,7 @@
 
    Every change of the state ends in draw(), which draws what depends on it. */
 const data = JSON.parse(document.getElementById("trace-data").textContent);
-const START = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all", pair: null,
+const START = { hover: -1, layer: data.layers[0], head: "mean", token: -1, pair: null, merge: false, part: "all",
   mask: -1, off: null, ...data.start };
 const state = { ...START };
 const MANY = 64; // tokens from which arcs are drawn finer and labels left out

@@ -2,8 +2,7 @@
 
 import random
 import unicodedata
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from support.models import HARD_TEXTS
-from support.words import write_words_checkpoint
 
 import minibert
 from minibert.checking.check import check
@@ -19,65 +17,13 @@ from minibert.checking.port import PAIRS, TEXTS
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.live import live, tokenizer_settings
-from minibert.tracing.page import FOLDER, page
+from minibert.tracing.page import FOLDER
 from minibert.tracing.trace import model_for
 
 pytestmark = pytest.mark.slow
 SENTENCES = Path(__file__).parents[2] / "tutorials/sentences.txt"
 SOURCE = "\n".join((FOLDER / f"{name}.js").read_text("utf-8") for name in ("bert", "run"))
 ENCODE = "([text, pair]) => minibert.encode(text, pair)"
-READY = "document.querySelector('#status').textContent.includes('computed in')"
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "reduced_motion": "reduce"}
-DESK = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
-
-
-def write_page(model: str | Path, file: Path, text: str = "the film very good", format: str = "bfloat16") -> str:
-    """Write the page of a checkpoint; its address."""
-    checkpoint = Checkpoint.open(model)
-    loaded, tokenizer = model_for(checkpoint), minibert.load_tokenizer(model)
-    traced = replace(minibert.trace(loaded, tokenizer, text), ablation=None)
-    file.write_text(page(traced, live=live(loaded, tokenizer, traced, format)), encoding="utf-8")
-    return file.as_uri()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Callable[[str], str]:
-    """The address of a page by its name, written once."""
-    folder, found = tmp_path_factory.mktemp("live"), {}
-    write_words_checkpoint(folder / "words", head="masked-lm", max_position_embeddings=512, initializer_range=0.3)
-    write_words_checkpoint(folder / "distil", "distilbert", max_position_embeddings=24, initializer_range=0.3)
-    models = {"words": folder / "words", "distil": folder / "distil", "novels": "minibert-novels", "minilm": minilm}
-
-    def call(name: str) -> str:
-        if name not in found:
-            found[name] = write_page(models[name], folder / f"{name}.html", format="float32")
-        return found[name]
-
-    return call
-
-
-@pytest.fixture
-def visit(browser: Any, address: Callable[[str], str]) -> Iterator[Any]:
-    """Open a page; at the end of the test nothing went wrong on it, and nothing but the file was requested."""
-    pages, troubles = [], []
-
-    def call(name: str = "words", where: str = "", before: str = "", **settings: Any) -> Any:
-        pages.append(opened := browser.new_page(**settings or DESK))
-        url = address(name)
-        opened.on("console", lambda message: troubles.append(message.text))
-        opened.on("pageerror", lambda error: troubles.append(str(error)))
-        own = (url, "blob:")
-        opened.on("request", lambda request: request.url.startswith(own) or troubles.append(request.url))
-        if before:
-            opened.add_init_script(before)
-        opened.goto(url + where)
-        opened.wait_for_function(READY)
-        return opened
-
-    yield call
-    for opened in pages:
-        opened.close()
-    assert troubles == []
 
 
 def arrays(encoded: list[dict[str, Any]], shape: tuple[int, int]) -> dict[str, np.ndarray]:
@@ -103,8 +49,8 @@ def arrays(encoded: list[dict[str, Any]], shape: tuple[int, int]) -> dict[str, n
 
 
 @pytest.mark.parametrize(("name", "model"), [("novels", "minibert-novels"), ("minilm", "all-MiniLM-L6-v2")])
-def test_check_says_that_the_numbers_of_the_page_are_right(name, model, visit, tmp_path):
-    opened = visit(name)
+def test_check_says_that_the_numbers_of_the_page_are_right(name, model, open_live, tmp_path):
+    opened = open_live(name)
     config = Checkpoint.open(model).config
     encoded = [opened.evaluate(ENCODE, [text, pair]) for text, pair in zip(TEXTS, PAIRS, strict=True)]
     np.savez(tmp_path / "outputs.npz", **arrays(encoded, (config.hidden_size, config.num_attention_heads)))
@@ -113,8 +59,8 @@ def test_check_says_that_the_numbers_of_the_page_are_right(name, model, visit, t
 
 
 @pytest.mark.parametrize("name", ["novels", "minilm"])
-def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, visit, minilm):
-    opened, model = visit(name), "minibert-novels" if name == "novels" else minilm
+def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, open_live, minilm):
+    opened, model = open_live(name), "minibert-novels" if name == "novels" else minilm
     encoder, tokenizer = minibert.load(model), minibert.load_tokenizer(model)
     texts = [*SENTENCES.read_text("utf-8").splitlines(), "", "Where is he?"]
     assert len(texts) == 50
@@ -129,9 +75,9 @@ def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, visi
     assert 0 < max(differences) <= 1e-4
 
 
-def test_a_distilbert_is_computed_and_its_segments_change_nothing(visit, address):
-    opened = visit("distil")
-    folder = Path(address("distil").removeprefix("file://")).parent / "distil"
+def test_a_distilbert_is_computed_and_its_segments_change_nothing(open_live, live_address):
+    opened = open_live("distil")
+    folder = Path(live_address("distil").removeprefix("file://")).parent / "distil"
     row = minibert.load_tokenizer(folder)("the film", "a book")
     right = minibert.load(folder)(row.input_ids).last_hidden_state[0].detach()
     found = opened.evaluate(ENCODE, ["the film", "a book"])
