@@ -12,9 +12,11 @@ from minibert.utils.settings import integers
 
 def trace_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("text", metavar="TEXT", help="the text to follow")
+    add("text", nargs="?", metavar="TEXT", help="the text to follow; with --live, the one that the page opens with")
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
     add("--out", type=user_path, metavar="FILE.html", help="the page")
+    add("--live", action="store_true", help="a page that computes: the text is typed there, and the model changed")
+    add("--weights", default="bfloat16", choices=("bfloat16", "int8", "float32"), help="of --live (%(default)s)")
     add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
     add(
         "--classifier",
@@ -42,7 +44,7 @@ def trace(args: Arguments) -> Figures:
     """Follow a text through the model, on a page or as a picture of its attention."""
     from minibert.tracing import trace
 
-    check_texts(args, [args.text, args.text_b or ""])
+    check_texts(args, [text for text in (args.text, args.text_b) if text])
     return trace.run(args, DEFAULT_MODEL)
 
 

@@ -101,6 +101,7 @@ function drawMatrix(place) {
 }
 /** How much of each text's attention goes to each text. */
 function drawQuadrants(place) {
+  if (!data.sides.includes(1)) return place.replaceChildren();
   const shares = data.attention[state.layer].quadrants[state.head];
   const share = (name) => (shares[name] === undefined ? "–" : fixed(shares[name], 3));
   const row = (q) => node("tr", {}, node("th", { scope: "row" }, `${q} looks`),

@@ -1,6 +1,7 @@
 /* Draws the numbers of the page and follows the chosen token.
 
-   These files are one function: numbers, vectors, attention, pair, units, ablation, address, and page, which says what happens when.
+   These files are one function: numbers, vectors, attention, pair, units, ablation, address, live, and page, which says what happens when.
+   live is only in the page of --live, whose numbers come from run.js: Float32Arrays in place of packed numbers.
 
    data (from numbers.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
@@ -20,8 +21,8 @@
 
    Every change of the state ends in draw(), which draws what depends on it. */
 const data = JSON.parse(document.getElementById("trace-data").textContent);
-const START = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all", pair: null,
-  mask: -1, off: null };
+const START = { hover: -1, layer: data.layers[0], head: "mean", token: -1, pair: null, merge: false, part: "all",
+  mask: -1, off: null, ...data.start };
 const state = { ...START };
 const MANY = 64; // tokens from which arcs are drawn finer and labels left out
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -61,9 +62,12 @@ function half(bits) {
   const size = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024);
   return bits & 0x8000 ? -size : size;
 }
+/** Numbers that were packed as float16 or as shares of 65535; what the page computed is not packed. */
+const floats = (packed) => (typeof packed === "string" ? Float32Array.from(uint16(packed), half) : packed);
+const fractions = (packed) => (typeof packed === "string" ? Float32Array.from(uint16(packed), (x) => x / 65535) : packed);
 /** Vectors of the first T tokens, row by row; null where the page does not have them. */
 const vectors = (name) => once("v" + name, () =>
-  data.vectors[name] ? Float32Array.from(uint16(data.vectors[name]), half) : null);
+  data.vectors[name] ? floats(data.vectors[name]) : null);
 const LOOKED_UP = ["token", "segment", "position", "sum"];
 function vector(name, token) {
   const all = vectors(name), width = LOOKED_UP.includes(name) ? data.E : data.D;
@@ -75,9 +79,8 @@ function probs(layer, head) {
     const of = data.attention[layer], size = data.S * data.S;
     const place = data.heads.indexOf(Number(head));
     const named = head === "mean" || head === "rollout";
-    const all = named ? uint16(of[head]) : once("p" + layer, () => uint16(of.heads));
-    const start = named ? 0 : place * size;
-    return Float32Array.from(all.subarray(start, start + size), (x) => x / 65535);
+    const all = named ? fractions(of[head]) : once("p" + layer, () => fractions(of.heads));
+    return named ? all : all.subarray(place * size, (place + 1) * size);
   });
 }
 

@@ -120,26 +120,32 @@ def sizes(journey: Journey) -> dict[str, int]:
     }
 
 
+def outline(journey: Journey, selection: Selection) -> dict[str, Any]:
+    """Return what does not depend on the text: sizes, the kind of model, and the layers and heads of the page."""
+    architecture = journey.config.architecture
+    return {
+        **sizes(journey),
+        "norm_first": architecture.norm_first,
+        "norm": journey.norm,
+        "normed": "sum" in journey.embeddings,
+        "ffn_bias": architecture.feed_forward_bias,
+        "reach": reach(journey.config),
+        "layers": selection.layers,
+        "heads": selection.heads,
+    }
+
+
 def page_data(journey: Journey, selection: Selection) -> dict[str, Any]:
     """Return everything that the script of the page draws; each name is explained at the top of numbers.js."""
-    config = journey.config
     S = len(journey.tokens)
     decision = journey.decision
     kept = vectors(journey, selection)
-    return {
-        **sizes(journey),
-        "norm_first": config.architecture.norm_first,
-        "norm": journey.norm,
-        "normed": "sum" in journey.embeddings,
-        "ffn_bias": config.architecture.feed_forward_bias,
-        "reach": reach(config),
+    return outline(journey, selection) | {
         "tokens": journey.tokens,
         "ids": journey.ids,
         "sides": journey.sides,
         "words": journey.words,
         "names": journey.word_names,
-        "layers": selection.layers,
-        "heads": selection.heads,
         "vector_tokens": min(S, VECTOR_TOKENS),
         "attention": attention(journey, selection),
         "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},

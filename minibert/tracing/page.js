@@ -2,12 +2,13 @@
 
 const drawers = { strips: drawStrips, field: drawField, norms: drawNorms, heads: drawHeads, arcs: drawArcs,
   matrix: drawMatrix, quadrants: drawQuadrants, weights: drawWeights, pair: drawPair, units: drawUnits, cube: drawCube,
-  ablation: drawAblation };
+  ablation: drawAblation, ...(data.start && liveDrawers) };
 // What a change of the state concerns; the rest stays as it is.
 const ofPointer = ["strips", "arcs", "matrix", "weights", "units"];
 const ofToken = [...ofPointer, "pair"];
 const ofAttention = ["arcs", "matrix", "quadrants", "weights", "pair"];
 function draw(names = Object.keys(drawers)) {
+  if (!data.attention) return; // not computed yet
   for (const name of names) for (const place of $$(`.draw.${name}`)) drawers[name](place);
   mark();
 }
@@ -77,10 +78,17 @@ $$("section.stop").forEach((section) => seen.observe(section));
 window.trace = { data, state, view, probs, vector, steps, measure };
 
 /** Shows the state in the address, if there is one, at its stop. */
-function follow() {
-  const stop = recall();
+async function follow() {
+  const address = location.hash; // computing writes what was typed into it
+  if (data.start && (address.includes("=") || !data.attention)) {
+    Object.assign(state, START, typedIn(new URLSearchParams(address.slice(1))));
+    fillForm();
+    await compute();
+  }
+  const stop = recall(address);
   if (!stop) return;
   draw();
+  remember();
   $(`#${stop}`).scrollIntoView({ behavior: "instant" });
 }
 addEventListener("hashchange", follow);

@@ -2,6 +2,7 @@
 
     page.html   the frame, with page.css and SCRIPTS      parts.html  macros for the stops
     stops.html  the stops                                 numbers.py  what the scripts draw
+    live.html   what the page that computes has more      bert.js     its forward pass, which run.js calls
 
 The templates escape all text. Each step links to the line of the source that computes it, which is part of the page.
 The line is found by a piece of its code, such as the module that it calls; without it, the link leads to the function.
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
+from jinja2 import Environment
+from markupsafe import Markup, escape
 
 import minibert
 from minibert import heads as task_heads
@@ -24,13 +26,14 @@ from minibert.families.base import Architecture
 from minibert.prediction.frozen import Classifier
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey
-from minibert.tracing.numbers import PAIR_TOKENS, page_data, reach, select, sizes
+from minibert.tracing.live import Live
+from minibert.tracing.numbers import PAIR_TOKENS, outline, page_data, reach, select, sizes
 from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
 FOLDER = Path(__file__).parent
 PACKAGE = Path(minibert.__file__).parent
-SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address", "page")  # .js, in this order
+SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address")  # .js, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
@@ -63,16 +66,56 @@ STEPS: dict[str, tuple[Any, str, str]] = {
 
 
 def page(
-    journey: Journey, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, annotated: str = ""
+    journey: Journey,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    annotated: str = "",
+    live: Live | None = None,
 ) -> str:
     """Return the whole page. layers, heads: which to offer (default: all, or fewer for a long text).
 
     annotated: the address, relative to the page, of the folder that `make annotated` writes; "" for no links to it.
+    live: what the page needs to compute by itself, all layers and heads of it; it opens with the text of the journey.
     Raises ValueError for a layer or head that the model does not have.
     """
-    selection = select(journey, layers, heads)
-    steps = steps_of(journey)
+    everything = range(len(journey.layers)), range(journey.config.num_attention_heads)
+    selection = select(journey, *(everything if live else (layers, heads)))
+    guesses = live.has_head if live else bool(journey.predictions)
+    steps = steps_of(journey, guesses)
     architecture = journey.config.architecture
+    is_head = journey.decision is not None and journey.decision.is_head
+    decider = task_heads.SequenceClassification if is_head else Classifier
+    return (
+        page_templates()
+        .get_template("page.html")
+        .render(
+            trace=journey,
+            live=live,
+            guesses=guesses,
+            layers=selection.layers,
+            notes=[] if live else [note for note in [*journey.notes, selection.message] if note],
+            sizes=sizes(journey),
+            tokens=tokens(journey),
+            is_pair=1 in journey.sides,
+            pair_tokens=PAIR_TOKENS,
+            reach=reach(journey.config),
+            lines={step: line_of(step, architecture) for step in steps},
+            listings=(bert_js() if live else []) + listings(steps, architecture),
+            annotated=quote(annotated),
+            sums=sums(journey.decision) if journey.decision else [],
+            traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
+            decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
+            data=outline(journey, selection) | opening(journey, live) if live else page_data(journey, selection),
+            style=asset(FOLDER / "page.css"),
+            script=scripts(*SCRIPTS, *(["live"] if live else []), "page"),
+            computation=scripts("bert", "run"),
+        )
+    )
+
+
+def page_templates() -> Environment:
+    """Return the templates of this folder, with the filters that they use."""
     environment = templates(FOLDER)
     environment.filters |= {
         "seen": seen,
@@ -80,31 +123,27 @@ def page(
         "signed": lambda number: f"{number:+.4f}".replace("-", "−"),
         "plain": lambda number: f"{number:.3f}".replace("-", "−"),
     }
-    is_head = journey.decision is not None and journey.decision.is_head
-    decider = task_heads.SequenceClassification if is_head else Classifier
-    return environment.get_template("page.html").render(
-        trace=journey,
-        layers=selection.layers,
-        notes=[note for note in [*journey.notes, selection.message] if note],
-        sizes=sizes(journey),
-        tokens=tokens(journey),
-        is_pair=1 in journey.sides,
-        pair_tokens=PAIR_TOKENS,
-        reach=reach(journey.config),
-        lines={step: line_of(step, architecture) for step in steps},
-        listings=listings(steps, architecture),
-        annotated=quote(annotated),
-        sums=sums(journey.decision) if journey.decision else [],
-        traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
-        decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
-        data=page_data(journey, selection),
-        style=asset(FOLDER / "page.css"),
-        script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
-    )
+    return environment
 
 
-def steps_of(journey: Journey) -> list[str]:
-    """Return the steps that this model has, in the order of STEPS."""
+def scripts(*names: str) -> Markup:
+    """Return our own scripts, in this order."""
+    return Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in names)
+
+
+def opening(journey: Journey, live: Live) -> dict[str, Any]:
+    """Return with what a page that computes starts: texts, nothing changed, and the most tokens it reads."""
+    start = {"text": journey.text, "second": journey.text_b or "", "other": "", "changes": [], "lens": -1}
+    return {"start": start, "max_length": live.settings["max_length"]}
+
+
+def bert_js() -> list[tuple[str, int, list[Markup]]]:
+    """Return the source that runs in a page that computes, as listings() does."""
+    return [("minibert/tracing/bert.js", 1, [escape(line) for line in asset(FOLDER / "bert.js").splitlines()])]
+
+
+def steps_of(journey: Journey, guesses: bool) -> list[str]:
+    """Return the steps that this model has, in the order of STEPS; guesses: whether a masked LM's are on the page."""
     norm_first = journey.config.architecture.norm_first
     absent = {
         "segment embeddings": "segment" not in journey.embeddings,
@@ -115,7 +154,7 @@ def steps_of(journey: Journey) -> list[str]:
         "final norm": not norm_first,
         "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,
-        "masked-lm": not journey.predictions,
+        "masked-lm": not guesses,
     }
     return [step for step in STEPS if not absent.get(step)]
 

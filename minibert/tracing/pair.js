@@ -6,7 +6,7 @@ const LISTED = 6; // products, and keys beside the chosen one
 const headOfSteps = () => (/^\d+$/.test(state.head) ? Number(state.head) : data.heads[0]);
 /** Query or key, (W), of one token in one head of the layer. */
 function ofHead(kind, head, token) {
-  const all = once(`${kind}${state.layer}`, () => Float32Array.from(uint16(data.pairs[state.layer][kind]), half));
+  const all = once(`${kind}${state.layer}`, () => floats(data.pairs[state.layer][kind]));
   const W = data.D / data.H, start = (data.heads.indexOf(head) * data.pair_tokens + token) * W;
   return all.subarray(start, start + W);
 }

@@ -25,6 +25,7 @@ from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, MaskGuesses, decide, strongest_units
+from minibert.tracing.live import check_live, live
 from minibert.tracing.numbers import select
 from minibert.tracing.page import page
 from minibert.utils.files import user_path, write_text_atomically
@@ -34,6 +35,7 @@ from minibert.utils.plotting import heat_map, pyplot, save_figure
 from minibert.utils.printing import Figures, block
 from minibert.utils.settings import with_settings
 
+OPENING = "She opened the {} and looked at him."  # the text of a page that computes, if none is given
 EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
     "sum": Place("embedding sum")
 }
@@ -184,6 +186,8 @@ def run(args: argparse.Namespace, default_model: str) -> Figures:
     ImportError for a picture without matplotlib.
     """
     check_outputs(args)
+    if args.live:
+        return run_live(args, default_model)
     classifier = open_reader(args.classifier, model=args.model, device="cpu") if args.classifier else None
     encoder: Encoder | MaskedLM
     if isinstance(classifier, Reader):
@@ -196,7 +200,7 @@ def run(args: argparse.Namespace, default_model: str) -> Figures:
         checkpoint = Checkpoint.open(name)
         encoder = model_for(checkpoint)
         tokenizer = load_tokenizer(checkpoint, max_length=most)
-    shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
+    shown = title_of(name)
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
     )
@@ -222,8 +226,38 @@ def run(args: argparse.Namespace, default_model: str) -> Figures:
     return figures | {"pictures": [str(path) for path in pictures]}
 
 
+def run_live(args: argparse.Namespace, default_model: str) -> Figures:
+    """Write the page that computes by itself, print a summary and return the figures. Raises what `run` raises."""
+    name = args.model or default_model
+    checkpoint = Checkpoint.open(name)
+    check_live(checkpoint)
+    model, tokenizer = model_for(checkpoint), load_tokenizer(checkpoint)
+    door = tokenizer.id_to_token(tokenizer.mask_id) if isinstance(model, MaskedLM) else "door"
+    text = OPENING.format(door) if args.text is None else args.text
+    traced = trace(model, tokenizer, text, args.text_b, model=title_of(name), truncation=args.truncation)
+    packed = live(model, tokenizer, traced, args.weights)
+    html = page(replace(traced, ablation=None), live=packed)
+    write_text_atomically(args.out, html)
+    figures = {"model": name, **describe(traced), "out": str(args.out), "bytes": len(html.encode())}
+    print(block("weights", f"{packed.format}, {packed.bytes / 1e6:.2f} MB; last vectors differ by {packed.error:.2g}"))
+    print(block("page", f"{args.out}: {figures['bytes'] / 1e6:.2f} MB"))
+    return figures | {"weights": packed.bytes, "error": packed.error, "cosine": packed.cosine}
+
+
+def title_of(name: str) -> str:
+    """Return how the page names a checkpoint: of a folder only the last part."""
+    return os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
+
+
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise ValueError, FileNotFoundError or ImportError for outputs that cannot be written."""
+    if args.text is None and not args.live:
+        raise ValueError("there is no text; give one, or --live for a page in which it is typed")
+    others = ("classifier", "layers", "heads", "png", "svg")
+    if args.live and (named := [f"--{name}" for name in others if getattr(args, name) is not None]):
+        raise ValueError(f"{', '.join(named)} cannot be combined with --live, whose page has all layers and heads")
+    if args.live and not args.out:
+        raise ValueError("--live writes a page; add --out FILE.html")
     outputs = {".html": args.out, ".png": args.png, ".svg": args.svg}
     if not any(outputs.values()) and not args.json:
         raise ValueError("there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg")

@@ -8,7 +8,9 @@ import ast
 import json
 import re
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from posixpath import dirname, relpath
 from tempfile import TemporaryDirectory
@@ -25,6 +27,7 @@ from annotated import FOLDER, PACKAGE, build, page_name
 from notes import MODULES
 
 import minibert
+from minibert.cli.main import main
 from minibert.utils.templates import DIAGRAMS, diagram
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +37,8 @@ TRACED = {
     "two-banks": ("He sat on the bank of the river and counted the money of the bank.",),
     "pair": ("A man is eating food.", "Someone is having a meal."),
 }
+TRIED = ("2_through_the_encoder", "6_what_is_in_a_vector", "7_reading_attention")  # notebooks with a link to it
+TRY = "type a sentence of your own and watch BERT compute it in the page"
 # The page of `minibert trace` stands by itself: it gets a link to the course, and the course's choice of light or dark.
 BACK = """<body>
 <script>
@@ -211,7 +216,9 @@ def complete(_: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += contents()
     if docname == "tutorials/site/journey":
         links = (f'<a href="../../trace/{name}.html">{" / ".join(texts)}</a>' for name, texts in TRACED.items())
-        source[0] += "".join(f"- {link}\n" for link in links)
+        source[0] += f'- <a href="../../trace/try.html">Try it: {TRY}</a>\n' + "".join(f"- {link}\n" for link in links)
+    if docname == "README":
+        source[0] = source[0].replace("\n", f'\n\n**<a href="trace/try.html">Try it</a>**: {TRY}.\n', 1)
     if re.fullmatch(r"tutorials/(solutions/)?\d+_\w+", docname):
         source[0] = as_page(source[0], docname)
     elif not docname.startswith("minibert/"):
@@ -223,6 +230,8 @@ def as_page(text: str, docname: str) -> str:
     book = json.loads(text.replace("the annotated source (", "the [annotated source](site/source.md) ("))
     first, *lines = "".join(book["cells"][0]["source"]).split("\n")
     link = f"{{download}}`This page as a notebook <{docname.rpartition('/')[2]}.ipynb>`, to run and change."
+    if docname.removeprefix("tutorials/") in TRIED:
+        link += f' Beside it, <a href="../trace/try.html">{TRY}</a>.'
     book["cells"][0]["source"] = "\n".join([first, "", link, *lines])
     code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     for cell in code:
@@ -268,10 +277,13 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     (Path(app.outdir) / "_static" / "colours.css").write_text("\n".join(rules), "utf-8")
     folder = Path(app.outdir) / "trace"
     folder.mkdir(exist_ok=True)
+    with redirect_stdout(StringIO()):
+        main(["trace", "--live", "--model", "minibert-novels", "--out", str(folder / "try.html"), "--overwrite"])
     encoder, tokenizer = minibert.load(MODEL), minibert.load_tokenizer(MODEL)
     for name, texts in TRACED.items():
         page = folder / f"{name}.html"
         minibert.trace(encoder, tokenizer, *texts, model=MODEL).save(page, annotated="../minibert")
+    for page in folder.iterdir():
         page.write_text(page.read_text("utf-8").replace("<body>", BACK, 1), "utf-8")
 
 

@@ -147,8 +147,8 @@ def visit(browser: Any, site: Path) -> Iterator[Any]:
         if not opened or opened[-1][0] != (width, scheme):
             page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
             wrong: list[str] = []
-            inside = site.as_uri()
-            page.on("request", lambda request: request.url.startswith((inside, "data:")) or wrong.append(request.url))
+            own = (site.as_uri(), "data:", "blob:")
+            page.on("request", lambda request: request.url.startswith(own) or wrong.append(request.url))
             page.on("requestfailed", lambda request: wrong.append(request.url))
             page.on("pageerror", lambda error: wrong.append(str(error)))
             opened.append(((width, scheme), page, wrong))
@@ -168,7 +168,7 @@ def visit(browser: Any, site: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_cut_off_and_nothing_comes_from_elsewhere(visit: Any, site: Path, width: int, scheme: str) -> None:
     traced = [f"trace/{path.stem}" for path in (site / "trace").iterdir()]
-    assert len(traced) == 3
+    assert len(traced) == 4
     wrong = {name: found for name in [*PAGES, *traced] if (found := visit(name, width, scheme)[1])}
     assert wrong == {}
 
