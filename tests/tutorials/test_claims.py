@@ -1,7 +1,7 @@
 """Causal sentences of the notebooks: each is in tutorials/claims.tsv, with the cell that tests it.
 
-A row is the number of a notebook, the start of a sentence, and its control: the id of a code cell of that notebook, or a
-word for a sentence that claims nothing that a cell could test.
+A row is the number of a notebook, the start of a sentence, and its control: the id of a code cell of that notebook, or
+a word for a sentence that claims nothing that a cell could test.
 """
 
 import re
