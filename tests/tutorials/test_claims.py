@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from support.notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of
 
-CAUSAL = re.compile(r"\b(because|so that|therefore|is why|makes)\b", re.IGNORECASE)
+CAUSAL = re.compile(r"\b(because|so that|therefore|is why|makes|since|the reason)\b", re.IGNORECASE)
 SAYS = {  # what a sentence with this word for its control must have
     "perhaps": re.compile(r"\b(perhaps|we think)\b", re.IGNORECASE),
     "source": re.compile(r"\]\(|et al\.|&"),
@@ -74,10 +74,11 @@ def test_each_causal_sentence_is_listed_with_a_control_in_its_notebook(path: Pat
     assert list(faults(cells_of(path), [claim for claim in read_claims() if claim.notebook == number])) == []
 
 
-def test_the_list_is_in_the_order_of_the_notebooks_and_half_of_it_are_cells() -> None:
+def test_the_list_is_in_the_order_of_the_notebooks_and_half_of_the_reasons_have_a_cell() -> None:
     claims = read_claims()
     assert [claim.notebook for claim in claims] == sorted(claim.notebook for claim in claims)
-    assert sum(claim.control not in WORDS for claim in claims) >= len(claims) / 2
+    reasons = [claim for claim in claims if claim.control != "plain"]
+    assert sum(claim.control not in WORDS for claim in reasons) >= len(reasons) / 2
 
 
 @pytest.mark.parametrize(
