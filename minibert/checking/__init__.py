@@ -4,6 +4,7 @@ In reading order:
 
     mistakes        known mistakes, each as an edit of minibert/reference.py
     numbers         two outputs: their difference, its bound, and of which kind it is
+    relatives       known mistakes of relatives that the reference does not compute
     diagnosis       which known mistake gives these numbers
     world           real weights and texts
     stages          the functions in the order in which they are written, and the inputs on which they are tried
@@ -12,6 +13,8 @@ In reading order:
     child           the process in which a checked file runs
     process         that process from outside: its limits, and its answers
     solution        a file of functions, checked stage by stage
-    port            a whole model, or its numbers in a file, checked output by output
+    expected        what a port is compared with
+    port            a whole model, checked output by output
+    arrays          the numbers of a port in a file
     check           the three ways in: `minibert.check`
 """

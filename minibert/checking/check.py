@@ -33,11 +33,9 @@ def check(what: Any, model: AnyPath = MODEL, *, stage: str | None = None, precis
     file, colon, name = path.rpartition(".py:")
     if path and not colon and not path.endswith(".npz"):
         return of_solution(check_file(user_path(path), stage), stage)
-    from minibert.checking.port import (
-        check_arrays,
-        check_model,
-        check_model_of_file,
-    )  # which loads what a file of functions does not need
+    # Loaded here: a file of functions does not need them.
+    from minibert.checking.arrays import check_arrays
+    from minibert.checking.port import check_model, check_model_of_file
 
     checkpoint = Checkpoint.open(model)
     if not path.endswith(".npz"):

@@ -13,20 +13,21 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from minibert.checking.mistakes import MISTAKES, SOURCE, Functions, Mistake, functions_with
-from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision
+from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake
+from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision, problem
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
 WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
 SINGLES, PAIRS = 3.0, 1.5  # seconds of this thread for looking through the mistakes, and through pairs of them
 
-# The outputs of functions by name, of the reference or of it with mistakes, computed in a dtype; raises if they cannot.
-Run = Callable[[Functions, torch.dtype], list[Outputs]]
+# The outputs with these mistakes, of the reference or of a model, computed in a dtype; raises if they cannot be.
+Run = Callable[[tuple[Any, ...], torch.dtype], list[Outputs]]
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,28 @@ class Numbers:
         """Return how far they are on average."""
         return sum(map(mean_distance, self.found, others, self.bounds))
 
-    def outputs(self, mistakes: tuple[Mistake, ...], dtype: torch.dtype = torch.float32) -> list[Outputs] | None:
-        """Return the outputs of the reference with these mistakes; None if they cannot be made or computed."""
+    def outputs(self, mistakes: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> list[Outputs] | None:
+        """Return the outputs with these mistakes; None if they cannot be made or computed."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as of a variance of one token
-                return self.run(functions_with(mistakes), dtype)
+                return self.run(mistakes, dtype)
         except Exception:  # a mistake may make anything impossible, as shapes that do not fit
             return None
 
-    def given_by(self, mistakes: tuple[Mistake, ...], outputs: list[Outputs]) -> bool:
+    def given_by(self, mistakes: tuple[Any, ...], outputs: list[Outputs]) -> bool:
         """Return whether these mistakes, which give these outputs, give the found numbers within their own rounding."""
         if self.far(outputs) <= 1.0:
             return True
+        own = self.rounding(mistakes, outputs)
+        return own is not None and farthest(self.found, outputs, own) <= 1.0
+
+    def rounding(self, mistakes: tuple[Any, ...], outputs: list[Outputs]) -> list[Bounds] | None:
+        """Return how much these outputs, of these mistakes, may differ by rounding, which a mistake may enlarge."""
         rounded = self.outputs(mistakes, other_precision(self.dtype))
         if rounded is None:
-            return False
-        own = [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
-        return farthest(self.found, outputs, own) <= 1.0
+            return None
+        return [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
 
 
 def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) -> float:
@@ -105,8 +110,8 @@ def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, .
 
     functions: in which they may be, the likeliest last. known: mistakes that were found before and are part of it.
     """
-    candidates = [one for name in reversed(functions) for one in MISTAKES if one.function == name and one not in known]
-    if found := fitting(numbers, ((one,) for one in candidates), known, SINGLES):
+    candidates = [mistake for mistake in mistakes_in(functions) if mistake not in known]
+    if found := fitting(numbers, ((one,) for one in candidates), known):
         return found
     own = [one for one in candidates if one.function == functions[-1]]
     rest = [one for one in candidates if one.function != functions[-1]]
@@ -117,12 +122,12 @@ def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, .
 
 
 def fitting(
-    numbers: Numbers, choices: Iterable[tuple[Mistake, ...]], known: tuple[Mistake, ...], seconds: float
-) -> list[tuple[Mistake, ...]]:
+    numbers: Numbers, choices: Iterable[tuple[Any, ...]], known: tuple[Any, ...] = (), seconds: float | None = None
+) -> list[tuple[Any, ...]]:
     """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
-    until = time.thread_time() + seconds
+    until = time.thread_time() + (SINGLES if seconds is None else seconds)
     right = numbers.far(numbers.right)
-    near: list[tuple[float, int, tuple[Mistake, ...], list[Outputs]]] = []
+    near: list[tuple[float, int, tuple[Any, ...], list[Outputs]]] = []
     for number, chosen in enumerate(choices):
         if time.thread_time() > until:
             break
@@ -143,7 +148,12 @@ def fitting(
     return []
 
 
-def hidden_causes(numbers: Numbers, others: list[Outputs], functions: Sequence[str]) -> list[Mistake]:
+def mistakes_in(functions: Sequence[str]) -> list[Mistake]:
+    """Return the known mistakes in these functions, those in the last first."""
+    return [mistake for name in reversed(functions) for mistake in MISTAKES if mistake.function == name]
+
+
+def hidden_causes(numbers: Numbers, others: list[Outputs], candidates: Iterable[Any]) -> list[Any]:
     """Return the mistakes of which one explains differences that are within rounding, the nearest first.
 
     Several: rounding hides which of them it is.
@@ -155,12 +165,16 @@ def hidden_causes(numbers: Numbers, others: list[Outputs], functions: Sequence[s
     until = time.thread_time() + SINGLES
     (found,), (right,), (limit,) = numbers.found, numbers.right, numbers.bounds
     right_mean = numbers.mean(numbers.right)
-    explaining: list[tuple[float, Mistake]] = []
-    for mistake in (one for name in reversed(functions) for one in MISTAKES if one.function == name):
+    explaining: list[tuple[float, Any]] = []
+    for mistake in candidates:
         if time.thread_time() > until:
             break
         outputs = numbers.outputs((mistake,))
-        if outputs is None or not all(bool(x.isfinite().all()) for x in outputs[0].values()):
+        if (
+            outputs is None
+            or problem(outputs[0], right)
+            or not all(bool(x.isfinite().all()) for x in outputs[0].values())
+        ):
             continue
         wrong = outputs[0]
         if any(abs(float(shares_of(other, right, wrong, limit).sum())) > WITHOUT for other in others):

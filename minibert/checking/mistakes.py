@@ -14,6 +14,7 @@ from minibert import reference
 
 Functions = dict[str, Callable[..., Any]]  # of the reference, or in their place, by name
 SOURCE = Path(reference.__file__).read_text("utf-8")
+CODE = compile(SOURCE, reference.__file__, "exec")
 
 
 class Mistake(NamedTuple):
@@ -25,20 +26,25 @@ class Mistake(NamedTuple):
 
     def apply(self, source: str) -> str:
         """Return the source of the reference with this mistake. Raises ValueError if an edit finds nothing."""
-        begin = source.index(f"def {self.function}(")
-        following = source.find("\n\n\n", begin)
-        end = len(source) if following < 0 else following
-        body = source[begin:end]
+        before, body, after = parted(source, self.function)
         for old, new in zip(self.edits[::2], self.edits[1::2], strict=True):
             if old not in body:
                 raise ValueError(f"{self.function} does not contain {old!r}")
             body = body.replace(old, new)
-        return source[:begin] + body + source[end:]
+        return before + body + after
 
 
-def text_of(mistake: Mistake, eps: float = 1e-12, first_position: int = 0) -> str:
+def parted(source: str, function: str) -> tuple[str, str, str]:
+    """Return what is before a function, the function, and what is after it."""
+    begin = source.index(f"def {function}(")
+    end = source.find("\n\n\n", begin)
+    return source[:begin], source[begin : end if end >= 0 else None], source[end:] if end >= 0 else ""
+
+
+def text_of(mistake: Any, eps: float = 1e-12, first_position: int = 0) -> str:
     """Return what is wrong, with the values that a checkpoint has."""
-    return mistake.cause.format(eps=f"{eps:g}", first=first_position)
+    cause: str = mistake.cause
+    return cause.format(eps=f"{eps:g}", first=first_position)
 
 
 @cache
@@ -48,7 +54,9 @@ def functions_with(mistakes: tuple[Mistake, ...]) -> Functions:
     for mistake in mistakes:
         source = mistake.apply(source)
     names: dict[str, Any] = {}
-    exec(compile(source, str(reference.__file__), "exec"), names)  # our own source with our own edits
+    exec(CODE, names)
+    for function in dict.fromkeys(mistake.function for mistake in mistakes):
+        exec(parted(source, function)[1], names)  # our own source with our own edits
     return names
 
 
@@ -138,6 +146,21 @@ FLAT = "logits, labels = logits.flatten(0, -2), labels.flatten()"
 ROUNDED = (
     "weights = {name: x.TYPE().float() if x.is_floating_point() else x for name, x in weights.items()}\n    x = embed("
 )
+FINITE = """\
+def finite(query, key, value, mask):
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        probabilities = torch.softmax(scores + (mask[:, None, None, :] == 0) * torch.finfo(scores.dtype).min, dim=-1)
+        return probabilities @ value, probabilities
+
+    globals()["attention"] = finite  # of the functions with this mistake only
+    """
+INT8 = """\
+weights = dict(weights)
+    for name, x in weights.items():
+        if x.dim() == 2 and "embeddings" not in name:
+            scale = (x.abs().amax(DIM) / 127).clamp(min=1e-12)
+            weights[name] = (x / scale).round() * scale
+    x = embed("""
 SPLIT_CALL = "split_heads(linear("
 ATTEND = "context, probabilities = attention(query, key, value, mask)"
 
@@ -211,6 +234,7 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("embed", "positions begin at 1, not at {first}", POSITION, POSITION + FROM.format(1)),
     ("embed", "positions begin at 2, as in RoBERTa, not at {first}", POSITION, POSITION + FROM.format(2)),
     ("embed", "positions begin at 3, not at {first}", POSITION, POSITION + FROM.format(3)),
+    ("embed", "positions are counted as if [PAD] were id 0, which begins each text", POSITION, "assert bool((ids[:, 0] == 0).all())\n    position = (ids != 0).long().cumsum(1) * (ids != 0)" + FROM.format(0)),
     ("embed", "all tokens have position 0", POSITION, POSITION + " * 0"),
     ("embed", "positions are not added", 'x = x + weights["embeddings.position_embeddings.weight"][position]', "pass"),
     ("embed", "positions are counted from the end", POSITION, POSITION + ".flip(0)"),
@@ -292,11 +316,15 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("encode", "the mask does not reach the layers", "layer(x, mask,", "layer(x, torch.ones_like(mask),"),
     ("encode", "the states of padding are set to 0 after each layer", "states.append(x)", "x = x * mask[:, :, None].to(x.dtype)\n        states.append(x)"),
     ("encode", "attention mask and segments are exchanged", "embed(ids, segments,", "embed(ids, mask,", "layer(x, mask,", "layer(x, segments,"),
+    ("encode", "attention mask and segments are exchanged, and tokens without a key attend to all", "x = embed(ids, segments,", FINITE + "x = embed(ids, mask,", "layer(x, mask,", "layer(x, segments,"),
     *(("encode", f"eps is {eps} in the embeddings alone, not {{eps}}", "embed(ids, segments, weights, eps)", f"embed(ids, segments, weights, {eps})") for eps in ("1e-5", "1e-6", "1e-12")),
     *(("encode", f"eps is {eps} in the layers alone, not {{eps}}", LAYER_CALL, LAYER_CALL.replace("eps", eps)) for eps in ("1e-5", "1e-6", "1e-12")),
     ("encode", "the LayerNorm of the last layer is left out", "layer(x, mask,", '(layer if f"encoder.layer.{number + 1}.output.dense.weight" in weights else bare)(x, mask,', "x = embed(", WITHOUT_LAST_NORM),
     ("encode", "the weights are rounded to float16", "x = embed(", ROUNDED.replace("TYPE", "half")),
     ("encode", "the weights are rounded to bfloat16", "x = embed(", ROUNDED.replace("TYPE", "bfloat16")),
+    ("encode", "the weights of the linear layers are rounded to int8, with a scale per row", "x = embed(", INT8.replace("DIM", "1, keepdim=True")),
+    ("encode", "the weights of the linear layers are rounded to int8, with a scale per matrix", "x = embed(", INT8.replace("DIM", "")),
+    ("encode", "padding is where the id is 0, not where the mask is 0", "layer(x, mask,", "layer(x, (ids != 0).to(mask),"),
     ("encode", "the layers are sorted as text: 0, 1, 10, 11, 2, ...", "number = 0", 'number = 0\n    order = sorted({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})', 'before = f"encoder.layer.{number}."', 'before = f"encoder.layer.{order[number]}."'),
     ("encode", "a prefix without its dot: layer 1 gets the weights of 10 and 11", "name[len(before) :]: x for name, x in weights.items() if name.startswith(before)", 'name.split(".", 3)[3]: x for name, x in weights.items() if name.startswith(before[:-1])'),
     *(("encode", f"layer {k} is left out", LAYER_CALL, f"given = x\n        {LAYER_CALL}\n        x = given if number == {k} else x") for k in range(12)),
@@ -322,7 +350,6 @@ MISTAKES = tuple(Mistake(function, cause, tuple(edits)) for function, cause, *ed
     ("predict_tokens", "GELU is approximated by tanh in the transform alone", TRANSFORMED, TRANSFORMED.replace("gelu(", "torch.nn.functional.gelu(")[:-1] + ', approximate="tanh")'),
     *(("predict_tokens", f"eps is {eps} in the transform alone, not {{eps}}", TRANSFORM_NORM, TRANSFORM_NORM.replace("eps)", f"{eps})")) for eps in ("1e-5", "1e-6", "1e-12")),
     ("predict_tokens", "the bias of the transform is left out", 'weights[before + "dense.bias"]', '0 * weights[before + "dense.bias"]'),
-    ("predict_tokens", "the decoder is not tied to the token embedding: its weights are random", DECODED, DECODED.replace('weights["embeddings.word_embeddings.weight"]', 'torch.randn(weights["embeddings.word_embeddings.weight"].shape, generator=torch.Generator().manual_seed(0)).to(x) * 0.02')),
     # Learning
     ("mask_tokens", "every chosen token becomes [MASK]: none is replaced or kept", "how < 0.8", "how < 2"),
     ("mask_tokens", "chosen tokens become [MASK] (80 %) or random (20 %): none is kept", "how >= 0.9", "how >= 0.8"),

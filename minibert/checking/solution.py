@@ -22,7 +22,7 @@ from torch import Tensor
 from minibert import reference
 from minibert.checking.child import given_after
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
-from minibert.checking.mistakes import Functions, Mistake, text_of
+from minibert.checking.mistakes import Mistake, functions_with, text_of
 from minibert.checking.numbers import (
     Bound,
     Bounds,
@@ -209,11 +209,11 @@ def check_stage(stage: Stage, world: World, trial: Trial, tree: ast.Module, befo
                 return Verdict(stage, WRONG, what=f"{case.what}: {answer.message}")
     right, allowed = zip(*(expected(stage, case) for case in cases), strict=True)
 
-    def run(functions: Functions, dtype: torch.dtype) -> list[Outputs]:
+    def run(mistakes: tuple[Mistake, ...], dtype: torch.dtype) -> list[Outputs]:
         given = [inputs_of(case) for case in cases]
         if dtype != torch.float32:
             given = [tuple(converted(x, dtype) for x in one) for one in given]
-        results = [outcome(stage, functions[stage.function], one) for one in given]
+        results = [outcome(stage, functions_with(mistakes)[stage.function], one) for one in given]
         return [observed(stage, case, result) for case, result in zip(cases, results, strict=True)]
 
     numbers = Numbers(found, list(right), list(allowed), run)

@@ -32,8 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Say what is right, what is wrong and why, and what to write next."""
+    from minibert.checking.arrays import write_inputs
     from minibert.checking.check import check
-    from minibert.checking.port import write_inputs
     from minibert.checkpoints.checkpoint import Checkpoint
     from minibert.utils.outputs import check_file
 

@@ -52,6 +52,88 @@ def test_a_function_that_computes_in_another_order_is_right(write: Write) -> Non
     assert 0 < found["gelu"].largest <= found["gelu"].allowed
 
 
+MASKS = {
+    "one number decides all": """\
+    how = torch.rand(ids.shape, generator=generator)
+    how = torch.where(special == 0, how, 1.0)
+    chosen = how < 0.15
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(how < 0.12, mask_id, torch.where(how < 0.135, random, ids))
+""",
+    "the fate comes before the choice": """\
+    fate = torch.randint(10, ids.shape, generator=generator)
+    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(chosen & (fate < 8), mask_id, torch.where(chosen & (fate == 8), random, ids))
+""",
+    "random tokens first, token by token": """\
+    inputs = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    chosen = torch.bernoulli((special == 0) * 0.15, generator=generator).bool()
+    fate = torch.multinomial(torch.tensor([0.8, 0.1, 0.1]), ids.numel(), True, generator=generator).view_as(ids)
+    inputs = torch.where(chosen & (fate == 2), inputs, torch.where(chosen & (fate == 0), mask_id, ids))
+""",
+}
+
+
+@pytest.mark.parametrize("form", MASKS)
+def test_masking_is_right_whatever_random_numbers_it_draws_in_which_order(form: str, write: Write) -> None:
+    begin = SOURCE.index("    chosen = (torch.rand(ids.shape")
+    body = SOURCE[begin : SOURCE.index("\n\n\n", begin)] + "\n"
+    right = MASKS[form] + "    return inputs, torch.where(chosen, ids, IGNORED)\n"
+    names = re.findall(r"\w+", SOURCE[SOURCE.index("def mask_tokens(") : begin].partition(")")[0])
+    assert {"ids", "special", "mask_id", "vocabulary_size", "generator"} <= set(names)
+    assert states(write(body, right), "mask_tokens")["mask_tokens"].state == RIGHT
+    wrong = right.replace("0.8", "0.7").replace("0.12", "0.105").replace("< 8", "< 7")  # the control
+    found = states(write(body, wrong), "mask_tokens")
+    assert found["mask_tokens"].state == WRONG
+
+
+def test_words_of_a_regular_expression_are_wrong(write: Write) -> None:
+    begin = SOURCE.index('    words = [""]')
+    body = SOURCE[begin : SOURCE.index("    return [piece for", begin)]
+    found = states(write(body, '    words = __import__("re").findall(r"\\w+|[^\\w\\s]", text)\n'), "tokenize")[
+        "tokenize"
+    ]
+    assert found.state == WRONG
+    assert "except _" in found.causes[0]
+
+
+def test_a_mask_that_is_not_needed_is_not_said_to_be_wrong_for_padding(write: Write) -> None:
+    found = states(write("number += 1", "number += 2"), "encode")["encode"]
+    assert found.what.startswith("all cases")
+
+
+ODD = {
+    "a byte-order mark": (b"\xef\xbb\xbf", ""),
+    "a coding line": (b"# -*- coding: latin-1 -*-\n# \xe9\n", ""),
+    "another default dtype": (b"", "torch.set_default_dtype(torch.float64)\n"),
+    "a neighbour that is imported late": (b"", ""),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_but_right_file_is_right(odd: str, tmp_path: Path) -> None:
+    before, after = ODD[odd]
+    source = SOURCE.replace("import torch\n", "import torch\n" + after, 1)
+    if "neighbour" in odd:
+        source = source.replace(GELU, "from neighbour import half\n    " + GELU.replace("/ 2", "* half"))
+        (tmp_path / "neighbour.py").write_text("half = 0.5\n")
+    encoded = source.encode("latin-1", "namereplace") if "coding" in odd else source.encode()
+    (tmp_path / "my_bert.py").write_bytes(before + encoded)
+    assert {one.state for one in check_file(tmp_path / "my_bert.py", "gelu")} == {RIGHT}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    "value", ["x.to_sparse()", "x.to('meta')", "torch.nested.as_nested_tensor([x])", "x.to(torch.complex64)"]
+)
+def test_a_tensor_of_another_kind_is_named(value: str, write: Write) -> None:
+    found = states(write(GELU, f"return {value}"), "gelu")["gelu"]
+    assert found.state == WRONG
+    assert re.search(r"sparse|meta|nested|complex", found.what)
+    assert "torch.float32" in found.what or "torch tensor" in found.what
+
+
 def test_a_function_that_uses_a_wrong_one_waits_for_it(write: Write) -> None:
     found = states(write("return x * (1 + torch.erf", "raise NotImplementedError\n    return x * (1 + torch.erf"))
     assert {name for name, one in found.items() if one.state == UNWRITTEN} == {"gelu"}
