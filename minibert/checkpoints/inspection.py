@@ -71,9 +71,10 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
     """Return whether a linear layer, weight (out, in) and bias (out), looks trained, by three numbers.
 
     Biases begin at exactly 0, and the first step of training moves them. A matrix begins as independent numbers of a
-    normal distribution: their kurtosis is 3, and the largest singular value lies at the edge σ (√out + √in). Training
-    adds directions, which exceed that edge, and single large weights, which raise the kurtosis. The layer looks
-    untrained if every bias is 0 and neither number exceeds what chance allows.
+    normal distribution: their kurtosis is 3 (2.4 if it is truncated), and the largest singular value lies at the edge
+    σ (√out + √in). Long training adds directions, which exceed that edge, and single large weights, which raise the
+    kurtosis; after a short one only the biases tell. The layer looks untrained if every bias is 0 and neither number
+    exceeds what chance allows.
     """
     out, width = weight.shape
     weight = weight.detach().double()

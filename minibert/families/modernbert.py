@@ -2,8 +2,8 @@
 
 The encoder of BERT with what six years of language models have found. What each change is for:
 
-    rotary positions    queries and keys are turned by their position: no table, so a text may be 8,192 tokens long, and
-                        a score depends on the distance of two tokens (Su et al. 2021, "RoFormer")
+    rotary positions    queries and keys are turned by their position: no table, and a score depends on the distance of
+                        two tokens (Su et al. 2021, "RoFormer"); to read 8,192 of them took training and a larger θ
     local attention     in two of three layers a token attends to the 64 on each side of it, so that the cost grows with
                         the length, not with its square (Beltagy et al. 2020, "Longformer")
     norm first          x + f(LN(x)) in place of LN(x + f(x)): deep models train without trouble (Xiong et al. 2020)

@@ -262,10 +262,10 @@ NOTES: dict[str, dict[str, Note]] = {
                 "w ← w − rate (m̂ / (√v̂ + ε) + λ w)",
             ),
             """m̂ and v̂ are m and v divided by 1 − β^t, because both start at 0. The gradient is divided by its
-            own size, so a step moves each weight by about the learning rate, however flat the loss is there: this is
-            why 5e-5 suits embeddings and norms alike. After a few steps v̂ is still a poor estimate, so the learning
-            rate warms up. Weight decay λ is added to the step, not to the gradient, or it would be divided too
-            (AdamW).""",
+            own size, so a step moves each weight by about the learning rate if its gradients are steady, however flat
+            the loss is there, and never by more than about three times it. After a few steps v̂ is still a poor
+            estimate, so the learning rate warms up. Weight decay λ is added to the step, not to the gradient, or it
+            would be divided too (AdamW).""",
             tutorials=(f"{TUNING}#1. The loop by hand",),
         )
     },
@@ -277,8 +277,8 @@ NOTES: dict[str, dict[str, Note]] = {
             ),
             """For large τ, this approaches (z_i − u_i) / V, with both centred (mean 0): the student then matches
             the teacher's logits themselves, even for very improbable tokens. At τ = 1 only the probable tokens count.
-            Without τ² the gradient would shrink with the square of τ, and the weights of the three losses would
-            depend on τ.
+            Without τ² the gradient would shrink at least with the square of τ; with it, its size still changes with τ,
+            by a factor of a few.
 
             The student learns more than the right answer: that “gorgeous” would have been nearly as good as
             “stunning”, and “table” would not.""",
