@@ -106,7 +106,7 @@ class Process:
             given = json.loads(content(path))
             tensors = load(content(path.with_suffix(".safetensors")))
             message = "".join(c if c.isprintable() else " " for c in str(given.get("message", ""))[:MESSAGE])
-            return Answer(str(given.get("state")), message, given.get("outputs", {}), tensors)
+            return Answer(str(given.get("state")), message, dict(given.get("outputs", {})), tensors)
         except Exception as error:  # the file may have written anything there
             return Answer("ended", f"its answer cannot be read: {type(error).__name__}")
 
