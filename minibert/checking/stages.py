@@ -278,7 +278,7 @@ SHARES = (
     "whether tokens differ if the generator begins anew",
     "whether tokens are the same if the generator has another seed",
     "mean of the random tokens, as a share of the vocabulary",
-    "deviation of the random tokens, as a share of the vocabulary",
+    "mean of their squares",
 )
 
 
@@ -288,6 +288,7 @@ def shares(case: Case, result: Outputs) -> Outputs:
     inputs, labels = result["inputs"], result["labels"]
     chosen = labels != reference.IGNORED
     changed = inputs != ids
+    random = inputs[changed & (inputs != mask_id)] / size
     parts = (
         chosen[special == 0],
         (inputs == mask_id)[chosen],
@@ -297,8 +298,8 @@ def shares(case: Case, result: Outputs) -> Outputs:
         (labels != ids)[chosen],
         (inputs != result["again.inputs"]).any()[None],
         (inputs == result["other.inputs"]).all()[None],
-        inputs[changed & (inputs != mask_id)] / size,
-        ((inputs[changed & (inputs != mask_id)] / size).double().std(correction=0)[None]),
+        random,
+        random.square(),
     )
     none = torch.zeros((), dtype=torch.float64)
     return {name: x.double().mean() if x.numel() else none for name, x in zip(SHARES, parts, strict=True)}
@@ -313,9 +314,8 @@ def right_shares(case: Case) -> tuple[Outputs, Bounds]:
         "share of random tokens among the chosen": (0.1, 0.15 * tokens),
     }
     values = {name: (share, math.sqrt(share * (1 - share) / of)) for name, (share, of) in expected.items()}
-    spread = math.sqrt(1 / 12)  # of a uniform number from 0 to 1
-    error = spread / math.sqrt(0.1 * 0.15 * tokens)
-    values |= {SHARES[-2]: (0.5, error), SHARES[-1]: (spread, error)}
+    root = math.sqrt(0.1 * 0.15 * tokens)
+    values |= {SHARES[-2]: (1 / 2, math.sqrt(1 / 12) / root), SHARES[-1]: (1 / 3, math.sqrt(4 / 45) / root)}  # uniform
     values = dict.fromkeys(SHARES, (0.0, 0.0)) | values
     right = {name: torch.tensor(value, dtype=torch.float64) for name, (value, _) in values.items()}
     return right, {name: Bound(ERRORS * error, ERRORS * error) for name, (_, error) in values.items()}
