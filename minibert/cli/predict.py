@@ -27,7 +27,6 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.tables.formats import FileSettings
-from minibert.tables.texts import rows_from
 from minibert.tasks.settings import AnsweringSettings, ClassificationSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_file
@@ -201,6 +200,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
 
     name: of the answers in --json. texts: how many a row has; each may be cut.
     """
+    from minibert.tables.texts import rows_from
     from minibert.tables.writing import table_writer
     from minibert.tasks.names import in_order
 
