@@ -20,3 +20,5 @@ In reading order:
     certificate     the page for who has written all functions
     check           the three ways in: `minibert.check`
 """
+
+TEXT = "He opened the [MASK] and went in."  # on which right functions are shown at work

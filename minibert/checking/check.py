@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from minibert.checking import TEXT
 from minibert.checking.mistakes import MISTAKES
 from minibert.checking.report import Report
-from minibert.checking.solution import RIGHT, TEXT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
+from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, Verdict, check_file, next_stage
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.utils.files import AnyPath, user_path
 from minibert.utils.settings import with_settings

@@ -71,13 +71,19 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
         *heat_map(parts[at], right[at], limits[at].largest),
     ]
     if not causes:
-        other = ", nor do the weights of this checkpoint" * (name == "hidden_states.0")
-        if at == "logits" and len(right) > 1:
-            other = "; all before them is right: is the decoder's weight the token embedding (tied)?"
-        hint = precision_of(expected, parts, right, dtype)
-        count = len(MISTAKES) if expected.is_computable else len(expected.candidates({}))
-        lines.append(f"no known mistake of {count} gives these numbers{other}{hint}")
+        lines.append(unexplained(expected, at, right) + precision_of(expected, parts, right, dtype))
     return Report(False, title, layer, causes, largest, tuple(lines))
+
+
+def unexplained(expected: Expected, first: str, right: Outputs) -> str:
+    """Return what can be said where no known mistake gives the numbers; first: the first output that is wrong."""
+    count = len(MISTAKES) if expected.is_computable else len(expected.candidates({}))
+    said = f"no known mistake of {count} gives these numbers"
+    if first == "hidden_states.0":
+        return f"{said}, nor do the weights of this checkpoint"
+    if first == "logits" and len(right) > 1:
+        return f"{said}; all before them is right: is the decoder's weight the token embedding (tied)?"
+    return said
 
 
 def within_rounding(expected: Expected, numbers: Numbers, largest: float, checked: str) -> Report:
@@ -177,7 +183,7 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
     known: tuple[Mistake, ...] = ()
     texts: list[str] = []
 
-    def unexplained(mistakes: tuple[Mistake, ...]) -> list[str]:
+    def rest(mistakes: tuple[Mistake, ...]) -> list[str]:
         """Return the outputs that these do not explain."""
         outputs = numbers.outputs(mistakes)
         if outputs is None:
@@ -187,7 +193,7 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
             left = [name for name in left if apart(parts[name], outputs[0][name], own[0][name]) > 1.0]
         return left
 
-    while left := unexplained(known):
+    while left := rest(known):
         name = left[0]
         one = {name: right[name]}
         fitted = diagnose(
@@ -196,9 +202,9 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
             known,
         )
         # Of those with the same numbers, those that explain the most of what follows.
-        rests = [unexplained(known + chosen) for chosen in fitted]
+        rests = [rest(known + chosen) for chosen in fitted]
         least = min(map(len, rests), default=len(left))
-        best = [chosen for chosen, rest in zip(fitted, rests, strict=True) if len(rest) == least]
+        best = [chosen for chosen, others in zip(fitted, rests, strict=True) if len(others) == least]
         if not best or least >= len(left):
             texts += [expected.said(chosen) for chosen in best[:1] if name not in rests[fitted.index(chosen)]]
             break

@@ -199,9 +199,10 @@ def norm_first_layer(model: Any) -> None:
 
 
 def unrotated(model: Any) -> None:
-    """Give all tokens position 0."""
+    """Give all tokens position 0. Raises AttributeError if the model has no rotary positions."""
     encoder = encoder_of(model)
-    encoder.layers[0].attention.theta  # noqa: B018  # AttributeError without rotary positions
+    if not encoder.config.architecture.rotary_thetas:
+        raise AttributeError("the model has no rotary positions")
     encoder.embeddings.positions = lambda ids: torch.zeros(ids.shape[1], dtype=torch.long)
 
 

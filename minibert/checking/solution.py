@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from minibert import reference
+from minibert.checking import TEXT
 from minibert.checking.child import given_after
 from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with, text_of
@@ -42,7 +43,6 @@ from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome, ri
 from minibert.checking.world import World
 from minibert.utils.printing import FILES
 
-TEXT = "He opened the [MASK] and went in."
 LIMIT = 10.0  # seconds for the cases of a stage
 RIGHT, WRONG, UNWRITTEN, WAITS = "right", "wrong", "not written", "waits"
 # What a function is to do itself; a stage that calls one of these is right by a library.

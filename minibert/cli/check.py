@@ -4,11 +4,11 @@ import argparse
 import time
 from pathlib import Path
 
+from minibert.checking import TEXT
 from minibert.cli.shared import Arguments, add_overwrite
 from minibert.utils.files import user_path
 from minibert.utils.printing import Figures, block, printable
 
-TEXT = "He opened the [MASK] and went in."
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
 

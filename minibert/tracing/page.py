@@ -86,31 +86,28 @@ def page(
     architecture = journey.config.architecture
     is_head = journey.decision is not None and journey.decision.is_head
     decider = task_heads.SequenceClassification if is_head else Classifier
-    return (
-        page_templates()
-        .get_template("page.html")
-        .render(
-            trace=journey,
-            live=live,
-            guesses=guesses,
-            layers=selection.layers,
-            notes=[] if live else [note for note in [*journey.notes, selection.message] if note],
-            sizes=sizes(journey),
-            tokens=tokens(journey),
-            is_pair=1 in journey.sides,
-            pair_tokens=PAIR_TOKENS,
-            reach=reach(journey.config),
-            lines={step: line_of(step, architecture) for step in steps},
-            listings=(bert_js() if live else []) + listings(steps, architecture),
-            annotated=quote(annotated),
-            sums=sums(journey.decision) if journey.decision else [],
-            traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
-            decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
-            data=outline(journey, selection) | opening(journey, live) if live else page_data(journey, selection),
-            style=asset(FOLDER / "page.css"),
-            script=scripts(*SCRIPTS, *(["live"] if live else []), "page"),
-            computation=scripts("bert", "run"),
-        )
+    template = page_templates().get_template("page.html")
+    return template.render(
+        trace=journey,
+        live=live,
+        guesses=guesses,
+        layers=selection.layers,
+        notes=[] if live else [note for note in [*journey.notes, selection.message] if note],
+        sizes=sizes(journey),
+        tokens=tokens(journey),
+        is_pair=1 in journey.sides,
+        pair_tokens=PAIR_TOKENS,
+        reach=reach(journey.config),
+        lines={step: line_of(step, architecture) for step in steps},
+        listings=(bert_js() if live else []) + listings(steps, architecture),
+        annotated=quote(annotated),
+        sums=sums(journey.decision) if journey.decision else [],
+        traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
+        decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
+        data=outline(journey, selection) | opening(journey, live) if live else page_data(journey, selection),
+        style=asset(FOLDER / "page.css"),
+        script=scripts(*SCRIPTS, *(["live"] if live else []), "page"),
+        computation=scripts("bert", "run"),
     )
 
 
