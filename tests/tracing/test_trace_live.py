@@ -13,7 +13,7 @@ from support.models import HARD_TEXTS
 
 import minibert
 from minibert.checking.check import check
-from minibert.checking.port import PAIRS, TEXTS
+from minibert.checking.expected import PAIRS, TEXTS
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.live import live, tokenizer_settings
