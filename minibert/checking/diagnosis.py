@@ -20,6 +20,7 @@ from torch import Tensor
 
 from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake
 from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision, problem
+from minibert.checking.source import SourceText
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
@@ -80,29 +81,7 @@ def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) 
 @cache
 def reached(function: str) -> tuple[str, ...]:
     """Return a function of the reference and those that it calls, directly or not, in their order."""
-    calls = calls_in(ast.parse(SOURCE))
-    used = called(calls, function)
-    return tuple(one for one in calls if one in used)
-
-
-def calls_in(tree: ast.Module) -> dict[str, set[str]]:
-    """Return the functions of a module, each with the names that occur in it."""
-    return {
-        one.name: {name.id for name in ast.walk(one) if isinstance(name, ast.Name)}
-        for one in ast.walk(tree)
-        if isinstance(one, ast.FunctionDef)
-    }
-
-
-def called(calls: dict[str, set[str]], function: str) -> set[str]:
-    """Return the function and all that it reaches."""
-    found: set[str] = set()
-    left = [function]
-    while left:
-        if (one := left.pop()) not in found and one in calls:
-            found.add(one)
-            left += calls[one]
-    return found
+    return SourceText(ast.parse(SOURCE)).reached(function)
 
 
 def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, ...]) -> list[tuple[Mistake, ...]]:
