@@ -5,6 +5,7 @@ In reading order:
     mistakes        known mistakes, each as an edit of minibert/reference.py
     numbers         two outputs: their difference, its bound, and of which kind it is
     relatives       known mistakes of relatives that the reference does not compute
+    source          the text of a checked file: what calls what, and which libraries
     diagnosis       which known mistake gives these numbers
     world           real weights and texts
     stages          the functions in the order in which they are written, and the inputs on which they are tried

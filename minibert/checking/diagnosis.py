@@ -20,8 +20,10 @@ from torch import Tensor
 
 from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake
 from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision, problem
+from minibert.checking.source import SourceText
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
+NEARER = 0.7  # of the mean distance to the right numbers: where rounding is large, much is near
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
 WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
 SINGLES, PAIRS = 5.0, 1.0  # seconds of this thread for looking through the mistakes, and through pairs of them
@@ -80,29 +82,7 @@ def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) 
 @cache
 def reached(function: str) -> tuple[str, ...]:
     """Return a function of the reference and those that it calls, directly or not, in their order."""
-    calls = calls_in(ast.parse(SOURCE))
-    used = called(calls, function)
-    return tuple(one for one in calls if one in used)
-
-
-def calls_in(tree: ast.Module) -> dict[str, set[str]]:
-    """Return the functions of a module, each with the names that occur in it."""
-    return {
-        one.name: {name.id for name in ast.walk(one) if isinstance(name, ast.Name)}
-        for one in ast.walk(tree)
-        if isinstance(one, ast.FunctionDef)
-    }
-
-
-def called(calls: dict[str, set[str]], function: str) -> set[str]:
-    """Return the function and all that it reaches."""
-    found: set[str] = set()
-    left = [function]
-    while left:
-        if (one := left.pop()) not in found and one in calls:
-            found.add(one)
-            left += calls[one]
-    return found
+    return SourceText(ast.parse(SOURCE)).reached(function)
 
 
 def diagnose(numbers: Numbers, functions: Sequence[str], known: tuple[Mistake, ...]) -> list[tuple[Mistake, ...]]:
@@ -126,17 +106,16 @@ def fitting(
 ) -> list[tuple[Any, ...]]:
     """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
     until = time.thread_time() + (SINGLES if seconds is None else seconds)
-    right = numbers.far(numbers.right)
+    right, right_mean = numbers.far(numbers.right), numbers.mean(numbers.right)
     near: list[tuple[float, int, tuple[Any, ...], list[Outputs]]] = []
     for number, chosen in enumerate(choices):
         if time.thread_time() > until:
             break
         outputs = numbers.outputs(known + chosen)
-        if outputs is None or farthest(outputs, numbers.right, numbers.bounds) <= 1.0:
+        if outputs is None or (far := numbers.far(outputs)) > max(1.0, NEAR * min(right, 1e6)):
             continue
-        far = numbers.far(outputs)
-        if far <= max(1.0, NEAR * min(right, 1e6)):
-            near.append((numbers.mean(outputs), number, chosen, outputs))
+        if (mean := numbers.mean(outputs)) < NEARER * right_mean:
+            near.append((mean, number, chosen, outputs))
             if len(chosen) > 1 and far <= 1.0:
                 break  # there are many pairs
     near.sort(key=lambda one: one[:2])

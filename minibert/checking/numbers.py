@@ -52,7 +52,7 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
     """Return a copy whose floats are of this dtype."""
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: converted(item, dtype) for key, item in value.items()}
     return type(value)(converted(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 

@@ -25,7 +25,8 @@ from minibert.checking.numbers import Bounds, Outputs, apart, difference, first_
 from minibert.checking.outputs import INPUTS, OUTPUTS, outputs_of
 from minibert.checking.process import MEMORY, working_folder
 from minibert.checking.report import Report, heat_map
-from minibert.checking.solution import parsed, started
+from minibert.checking.solution import started
+from minibert.checking.source import parsed
 from minibert.checkpoints.checkpoint import Checkpoint
 
 LIMIT = 120.0  # seconds for loading a model, and for a call

@@ -7,10 +7,8 @@ The file runs in a process of its own, which gets copies of the inputs and sends
 
 from __future__ import annotations
 
-import ast
 import math
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from torch import Tensor
 from minibert import reference
 from minibert.checking import TEXT
 from minibert.checking.child import given_after
-from minibert.checking.diagnosis import Numbers, called, calls_in, diagnose, reached
+from minibert.checking.diagnosis import Numbers, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with, text_of
 from minibert.checking.numbers import (
     Bound,
@@ -39,19 +37,13 @@ from minibert.checking.numbers import (
 )
 from minibert.checking.process import LOADING, START, Answer, Process, working_folder
 from minibert.checking.shows import SHOWS, WIDTH
+from minibert.checking.source import SolutionError, SourceText, parsed
 from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome, right_shares, shares
 from minibert.checking.world import World
-from minibert.utils.printing import FILES
 
 LIMIT = 10.0  # seconds for the cases of a stage
 RIGHT, WRONG, UNWRITTEN, WAITS = "right", "wrong", "not written", "waits"
-# What a function is to do itself; a stage that calls one of these is right by a library.
-LIBRARY = {
-    *("layer_norm", "LayerNorm", "gelu", "GELU", "cross_entropy", "CrossEntropyLoss", "nll_loss", "linear", "Linear"),
-    *("scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder"),
-    *("embedding", "Embedding", "AdamW", "Adam", "load_file", "safe_open"),
-}
-MODULES = ("minibert", "transformers", "safetensors", "tokenizers", "sentence_transformers")
+FUNCTIONS = frozenset(stage.function for stage in STAGES)
 
 
 @dataclass(frozen=True)
@@ -75,24 +67,6 @@ class Unknown:
     """A value that is neither a tensor nor a list of texts."""
 
     kind: str
-
-
-class SolutionError(ValueError):
-    """The file cannot be read as Python."""
-
-
-def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a file, as Python reads it. Raises SolutionError with the line, FileNotFoundError."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; {FILES / 'tutorials/build/my_bert.py'} is where to begin")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(path.read_bytes())
-    except SyntaxError as error:
-        raise SolutionError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise SolutionError(f"{path} cannot be read as Python: {error}") from None
 
 
 def started(folder: Path, path: Path, **task: Any) -> Process:
@@ -203,11 +177,11 @@ def masked_form(case: Case) -> Outputs:
     return dict.fromkeys(names, case.arguments[0])
 
 
-def check_stage(stage: Stage, world: World, trial: Trial, tree: ast.Module, before: dict[str, Verdict]) -> Verdict:
+def check_stage(stage: Stage, world: World, trial: Trial, source: SourceText, before: dict[str, Verdict]) -> Verdict:
     """Try the function of a stage; before: the verdicts of earlier stages, by function."""
     cases = stage.cases(world)
     answers = trial.answers(stage, len(cases))
-    unready = unready_for(stage, tree, before)
+    unready = unready_for(stage, source, before)
     found: list[Outputs] = []
     for case, answer in zip(cases, answers, strict=False):  # the last answer may be of an earlier case
         match answer.state:
@@ -237,13 +211,13 @@ def check_stage(stage: Stage, world: World, trial: Trial, tree: ast.Module, befo
         return [observed(stage, case, result) for case, result in zip(cases, results, strict=True)]
 
     numbers = Numbers(found, list(right), list(allowed), run)
-    return judged(stage, cases, numbers, by_library(stage, tree), unready)
+    return judged(stage, cases, numbers, source.by_library(stage.function, FUNCTIONS), unready)
 
 
-def unready_for(stage: Stage, tree: ast.Module, before: dict[str, Verdict]) -> list[Verdict]:
+def unready_for(stage: Stage, source: SourceText, before: dict[str, Verdict]) -> list[Verdict]:
     """Return the verdicts on the earlier stages that this function uses, and that are not right."""
-    uses = called(calls_in(tree), stage.function) - {stage.function}
-    return [one for name, one in before.items() if name in uses and one.state != RIGHT]
+    uses = source.reached(stage.function)
+    return [one for name, one in before.items() if name in uses and name != stage.function and one.state != RIGHT]
 
 
 def waits(stage: Stage, unready: Sequence[Verdict]) -> Verdict:
@@ -291,33 +265,6 @@ def largest_of(found: Outputs, right: Outputs, bound: Bounds) -> tuple[float, fl
     return difference(found[name], right[name]), bound[name].largest
 
 
-def by_library(stage: Stage, tree: ast.Module) -> tuple[str, ...]:
-    """Return what the function of a stage, and the functions that only it uses, call of libraries that do its work."""
-    imported = {
-        alias.asname or alias.name: (getattr(node, "module", None) or alias.name).split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    stages = {one.function for one in STAGES} - {stage.function}
-    calls = {name: uses - stages for name, uses in calls_in(tree).items()}
-    used = called(calls, stage.function)
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name in used:
-            for one in ast.walk(node):
-                theirs = False
-                if isinstance(one, ast.Attribute):
-                    theirs = one.attr in LIBRARY and isinstance(one.value, ast.Name | ast.Attribute)
-                    theirs = theirs or (one.attr in ("backward", "grad") and stage.function.endswith("_backward"))
-                elif isinstance(one, ast.Name):
-                    module = imported.get(one.id)
-                    theirs = module in MODULES or (one.id in LIBRARY and module == "torch")
-                if theirs:
-                    found.append(ast.unparse(one))
-    return tuple(dict.fromkeys(found))
-
-
 def check_file(path: Path, only: str | None = None, text: str = TEXT) -> list[Verdict]:
     """Return the verdict on each stage of a file, or on one stage and those before it that it uses.
 
@@ -327,16 +274,15 @@ def check_file(path: Path, only: str | None = None, text: str = TEXT) -> list[Ve
     names = [stage.function for stage in STAGES]
     if only is not None and only not in names:
         raise ValueError(f"stage {only!r} is not known; choose from {', '.join(names)}")
-    tree = parsed(path)
-    needed = called(calls_in(tree), only) | {only} if only else set(names)
-    stages = [stage for stage in STAGES if stage.function in needed]
+    source = SourceText(parsed(path))
+    stages = [one for one in STAGES if only in (None, one.function) or one.function in source.reached(only or "")]
     found: dict[str, Verdict] = {}
     with working_folder() as folder, working_folder() as own, torch.random.fork_rng(devices=()):
         trial = Trial(folder, path, stages, text)
         try:
             world = World(own)
             for stage in stages:
-                found[stage.function] = check_stage(stage, world, trial, tree, found)
+                found[stage.function] = check_stage(stage, world, trial, source, found)
             return list(trial.shown(list(found.values())))
         finally:
             trial.stop()

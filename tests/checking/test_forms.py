@@ -6,7 +6,7 @@ function, or edits of the reference: lines that begin with "- " are replaced by 
 """
 
 import ast
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from minibert.checking import child, solution
 from minibert.checking.mistakes import SOURCE
 from minibert.checking.process import Answer
 from minibert.checking.solution import RIGHT, WRONG, Verdict, check_stage
+from minibert.checking.source import SourceText
 from minibert.checking.stages import STAGES, Case, Stage
 from minibert.checking.world import World
 
@@ -85,33 +86,31 @@ def verdict(form: Form, world: World) -> Verdict:
         def answers(self, stage: Stage, count: int) -> list[Answer]:
             return here.answers(stage, cases)
 
-    return check_stage(stage, world, Trial(), ast.parse(source), {})  # type: ignore[arg-type]
-
-
-@cache
-def expected_of(function: str, number: int) -> Any:
-    cases = OF[function].cases(WORLDS[0])
-    return EXPECTED(OF[function], cases[number])
-
-
-EXPECTED = solution.expected
-WORLDS: list[World] = []
-
-
-def kept(stage: Stage, case: Case) -> Any:
-    """Return what is right in a case, which is computed once."""
-    whats = [one.what for one in stage.cases(WORLDS[0])]
-    return expected_of(stage.function, whats.index(case.what))
+    return check_stage(stage, world, Trial(), SourceText(ast.parse(source)), {})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    WORLDS[:] = [World(tmp_path_factory.mktemp("forms"))]
-    return WORLDS[0]
+    return World(tmp_path_factory.mktemp("forms"))
+
+
+@pytest.fixture(scope="module")
+def kept() -> Callable[[Stage, Case], Any]:
+    """Return what gives what is right in a case, and computes it once."""
+    known: dict[tuple[str, str], Any] = {}
+    compute = solution.expected
+
+    def expected(stage: Stage, case: Case) -> Any:
+        key = stage.function, case.what
+        if key not in known:
+            known[key] = compute(stage, case)
+        return known[key]
+
+    return expected
 
 
 @pytest.fixture(autouse=True)
-def right_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def right_is_computed_once(monkeypatch: pytest.MonkeyPatch, kept: Callable[[Stage, Case], Any]) -> None:
     monkeypatch.setattr(solution, "expected", kept)
 
 

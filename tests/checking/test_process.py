@@ -8,7 +8,8 @@ import pytest
 import minibert
 from minibert.checking import process, solution
 from minibert.checking.mistakes import SOURCE
-from minibert.checking.solution import RIGHT, WRONG, SolutionError, check_file
+from minibert.checking.solution import RIGHT, WRONG, check_file
+from minibert.checking.source import SolutionError
 
 pytestmark = pytest.mark.usefixtures("own_process")
 GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"

@@ -292,10 +292,7 @@ def test_changes_are_made_taken_back_and_shared_by_mouse_touch_and_keyboard(by, 
         button = opened.locator(place).last
         if by == "keyboard":
             button.focus()
-            assert (
-                button.evaluate("one => one === document.activeElement && getComputedStyle(one).outlineStyle")
-                == "solid"
-            )
+            assert button.evaluate(FOCUSED) == "solid"
             opened.keyboard.press("Enter")
         elif by == "touch":
             button.tap()
@@ -324,6 +321,51 @@ def test_changes_are_made_taken_back_and_shared_by_mouse_touch_and_keyboard(by, 
     assert effects(opened) == before
     press("#clear")
     opened.wait_for_function("document.querySelectorAll('[data-remove]').length === 0")
+
+
+LISTS = {
+    "#mask-token": "mask",
+    "#off-what": "off",
+    "#off-how": "off",
+    "#move-layer": "state",
+    "#move-from": "state",
+    "#move-to": "state",
+}
+
+
+@browsers
+@pytest.mark.parametrize("settings", [PHONE, DESK], ids=["390", "1280"])
+def test_each_entry_of_each_list_makes_a_change_of_its_own(settings, open_live):
+    opened = open_live(**settings)
+    type_text(opened, "a bad meal", "other")
+    for place, button in LISTS.items():
+        values = opened.locator(f"{place} option").evaluate_all("all => all.map((one) => one.value)")
+        said, results = set(), set()
+        for value in values:
+            opened.select_option(place, value)
+            opened.click(f"[data-add={button}]")
+            opened.wait_for_function("document.querySelectorAll('[data-remove]').length === 1")
+            wait(opened)
+            said.add(opened.locator(".chips li").first.inner_text())
+            results.add(str(opened.evaluate(LAST)))
+            opened.click("#clear")
+            opened.wait_for_function("document.querySelectorAll('[data-remove]').length === 0")
+            wait(opened)
+        assert len(values) > 1 and len(said) == len(results) == len(values), place
+
+
+@browsers
+@pytest.mark.parametrize("settings", [PHONE, DESK], ids=["390", "1280"])
+def test_each_token_has_its_guesses_at_every_layer(settings, open_live):
+    opened = open_live(**settings)
+    tokens = opened.locator("#lens-token option").all_inner_texts()
+    assert len(tokens) == len(TEXT.split()) + 2
+    for number, token in enumerate(tokens):
+        opened.select_option("#lens-token", str(number))
+        opened.wait_for_function("at => trace.state.lens === at", arg=number)
+        wait(opened)
+        assert f"Guesses for token {number}, {token.split()[1]}" in opened.locator(".draw.lens").inner_text()
+        assert opened.locator(".lens tbody tr").count() == 3
 
 
 NONSENSE = [

@@ -25,7 +25,7 @@ def refuse(self, address):
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
-CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17]  # the track that answers why, in order
+CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18]  # the track that answers why, in order
 ENGINEERING = [3, 4, 5, 8, 11, 14]
 
 # What is not prose, and numbers in prose that are addresses in papers.
@@ -157,9 +157,9 @@ def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
                     yield figure, cell["id"]
 
 
-def test_there_are_seventeen_notebooks_each_with_its_solutions() -> None:
-    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 18)]
-    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[17:])
+def test_there_are_eighteen_notebooks_each_with_its_solutions() -> None:
+    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 19)]
+    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[len(NOTEBOOKS) :])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
@@ -425,6 +425,15 @@ HELD = [
     Verdict(17, "The words that this head adds do harm", r"SPLADE's formula .* -0\.[12]"),
     Verdict(17, "it is much worse than the order that it was given", r"cross-encoder +0\.\d\d .* -0\.[2-4]\d+ ±"),
     Verdict(17, "*Many rough* numbers are better", r"(?s)binary  .* -0\.0[2-5].*the first 12 numbers .* -0\.[3-6]"),
+    Verdict(18, "the subject counts for little", r"subject: \+0\.[6-9].*\na plural nearest noun: \+3\.[5-9]"),
+    Verdict(18, "even the coins, even without training", r"untrained +9\d% +9\d%"),
+    Verdict(18, "Without training the probe is at chance or below", r"untrained +[45]\d% +[45]\d% +[45]\d% +[45]\d% "),
+    Verdict(18, "after layer 2 nearly all of it is at [MASK]", r"after layer 2 +\d% +8\d%"),
+    Verdict(18, "a singular one does nothing", r"that noun singular +[+-]0\.[01]\d ± 0\.[12]"),
+    Verdict(18, "The two heads take three quarters of the effect away", r"2 heads +0\.[89]\d"),
+    Verdict(18, "head 1.0 takes nearly all of its attention from the token before", r"(?m)^1\.0 .* 9\d%$"),
+    Verdict(18, "One feature of 512 has more than half of the effect", r"(?m)^real states +\+(0\.9|1\.)"),
+    Verdict(18, "found again with another (none by chance)", r"of the random vectors: 0%"),
 ]
 
 

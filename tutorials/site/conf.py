@@ -37,7 +37,8 @@ TRACED = {
     "two-banks": ("He sat on the bank of the river and counted the money of the bank.",),
     "pair": ("A man is eating food.", "Someone is having a meal."),
 }
-TRIED = ("2_through_the_encoder", "6_what_is_in_a_vector", "7_reading_attention")  # notebooks with a link to it
+# The notebooks with a link to the page that computes.
+TRIED = ("2_through_the_encoder", "6_what_is_in_a_vector", "7_reading_attention", "18_inside_the_model")
 TRY = "type a sentence of your own and watch BERT compute it in the page"
 # The page of `minibert trace` stands by itself: it gets a link to the course, and the course's choice of light or dark.
 BACK = """<body>

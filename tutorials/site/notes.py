@@ -24,6 +24,7 @@ TITLES = {
     "15_what_came_after": "15. What came after",
     "16_sentence_vectors": "16. Sentence vectors",
     "17_retrieval": "17. Retrieval",
+    "18_inside_the_model": "18. Inside the model",
 }
 
 
@@ -40,14 +41,15 @@ ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
 WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
-MODERN, SENTENCES, RETRIEVAL = "15_what_came_after", "16_sentence_vectors", "17_retrieval"
+MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
+RETRIEVAL, INSIDE = "17_retrieval", "18_inside_the_model"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
     "reference": (ENCODER, "3_wordpiece", WEIGHTS, PRETRAINING, GRADIENTS),
     "config": (WEIGHTS, FAMILY),
-    "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN),
-    "pretraining_heads": (ENCODER, PRETRAINING, FAMILY),
+    "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN, INSIDE),
+    "pretraining_heads": (ENCODER, PRETRAINING, FAMILY, INSIDE),
     "heads": (VECTORS, TUNING),
     "families/base": (FAMILY,),
     "families/bert": (FAMILY, WEIGHTS),
