@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from minibert.config import Config
     from minibert.model import Encoder
     from minibert.prediction.reader import predict
+    from minibert.prediction.rerank import rerank
     from minibert.tasks.scoring import score
     from minibert.tasks.vector_measures import measure_retrieval, measure_similarity
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -61,6 +62,7 @@ MODULES = {
     "measure_similarity": "tasks.vector_measures",
     "mine": "vectors.search",
     "predict": "prediction.reader",
+    "rerank": "prediction.rerank",
     "save": "checkpoints.load",
     "score": "tasks.scoring",
     "search": "vectors.search",
@@ -84,6 +86,7 @@ __all__ = [
     "measure_similarity",
     "mine",
     "predict",
+    "rerank",
     "save",
     "score",
     "search",

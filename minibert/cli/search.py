@@ -33,10 +33,13 @@ def search_arguments(parser: ArgumentParser) -> None:
     help = "the column of the queries in the file (default: sentence, text, or the only one)"
     parser.add_argument("--column", metavar="NAME", help=help)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="texts to show for each query (%(default)s)")
+    help = "sort these texts by a classifier of pairs, query and text: its score is shown in place of the cosine"
+    parser.add_argument("--rerank", metavar="FOLDER", help=help)
 
 
 def search(args: Arguments) -> Figures:
-    """Print one line per text that is near: its cosine, its row from 0, and the text, separated by tabs."""
+    """Print one line per text that is near: its cosine or score, its row from 0, and the text, separated by tabs."""
+    from minibert.prediction.rerank import open_reranker, rerank
     from minibert.tables.reading import TextFile
     from minibert.tables.writing import one_line
     from minibert.vectors.search import search
@@ -51,7 +54,10 @@ def search(args: Arguments) -> Figures:
             queries = list(file)
     if not queries:
         raise ValueError("there is no query; give a text to search for")
+    reranker = None if args.rerank is None else open_reranker(args.rerank, args.device)
     hits_of_queries = search(args.corpus, queries, **chosen(args))
+    if reranker:
+        hits_of_queries = rerank(reranker, queries, hits_of_queries)
     for query, hits in zip(queries, hits_of_queries, strict=True):
         if len(queries) > 1:
             print(one_line("query", query))

@@ -34,6 +34,8 @@ from minibert.vectors.origin import Origin
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.recipe import DEFAULT, Recipe
 
+__all__ = ["embed_file", "embed_stream"]
+
 DTYPES = ("float32", "float16")
 
 

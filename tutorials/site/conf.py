@@ -25,6 +25,7 @@ from sphinx.transforms import SphinxTransform
 sys.path.insert(0, str(Path(__file__).parent))  # Sphinx runs this file from another folder
 from annotated import FOLDER, PACKAGE, build, page_name
 from notes import MODULES
+from reference import commands, reference
 
 import minibert
 from minibert.cli.main import main
@@ -40,6 +41,7 @@ TRACED = {
 # The notebooks with a link to the page that computes.
 TRIED = ("2_through_the_encoder", "6_what_is_in_a_vector", "7_reading_attention", "18_inside_the_model")
 TRY = "type a sentence of your own and watch BERT compute it in the page"
+WRITTEN = {"tutorials/site/names": reference, "tutorials/site/commands": commands}
 # The page of `minibert trace` stands by itself: it gets a link to the course, and the course's choice of light or dark.
 BACK = """<body>
 <script>
@@ -100,7 +102,7 @@ The course <tutorials/README>
 :glob:
 :caption: Core track
 tutorials/[12679]_*
-tutorials/1[02356]_*
+tutorials/1[0235678]_*
 ```
 ```{toctree}
 :hidden:
@@ -112,6 +114,8 @@ tutorials/1[14]_*
 ```{toctree}
 :hidden:
 :caption: Reference
+tutorials/site/names
+tutorials/site/commands
 tutorials/MANUAL
 tutorials/GLOSSARY
 tutorials/build/README
@@ -215,6 +219,8 @@ def complete(_: Sphinx, docname: str, source: list[str]) -> None:
     """Add what only the site needs: navigation, the list of the source; links to a folder lead to its README."""
     if docname == "tutorials/site/source":
         source[0] += contents()
+    if docname in WRITTEN:
+        source[0] += WRITTEN[docname]()
     if docname == "tutorials/site/journey":
         links = (f'<a href="../../trace/{name}.html">{" / ".join(texts)}</a>' for name, texts in TRACED.items())
         source[0] += f'- <a href="../../trace/try.html">Try it: {TRY}</a>\n' + "".join(f"- {link}\n" for link in links)
@@ -233,8 +239,16 @@ def as_page(text: str, docname: str) -> str:
     link = f"{{download}}`This page as a notebook <{docname.rpartition('/')[2]}.ipynb>`, to run and change."
     if docname.removeprefix("tutorials/") in TRIED:
         link += f' Beside it, <a href="../trace/try.html">{TRY}</a>.'
-    book["cells"][0]["source"] = "\n".join([first, "", link, *lines])
     code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    used = sorted(set(re.findall(r"\bminibert\.(\w+)", "".join("".join(cell["source"]) for cell in code))))
+    above = "../" * docname.count("/")
+    names = [
+        f"[minibert.{name}]({above}tutorials/site/names.md#minibert.{name})"
+        for name in used
+        if name in minibert.__all__
+    ]
+    link += f" Names that it uses: {', '.join(names)}." * bool(names)
+    book["cells"][0]["source"] = "\n".join([first, "", link, *lines])
     for cell in code:
         if cell is code[0] or "plt.show()" in "".join(cell["source"]):
             cell["metadata"]["tags"] = ["hide-input"]

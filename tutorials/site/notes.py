@@ -23,6 +23,7 @@ TITLES = {
     "14_distillation": "14. Distillation",
     "15_what_came_after": "15. What came after",
     "16_sentence_vectors": "16. Sentence vectors",
+    "17_retrieval": "17. Retrieval",
     "18_inside_the_model": "18. Inside the model",
 }
 
@@ -40,7 +41,8 @@ ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
 WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
-MODERN, SENTENCES, INSIDE = "15_what_came_after", "16_sentence_vectors", "18_inside_the_model"
+MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
+RETRIEVAL, INSIDE = "17_retrieval", "18_inside_the_model"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -60,6 +62,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "kernels/matmul": (FAST,),
     "kernels/training": (FAST,),
     "vectors/engine": (FAST,),
+    "vectors/search": (RETRIEVAL,),
     "train/loop": (GRADIENTS, TUNING, PRETRAINING),
     "train/distillation": (DISTILLATION,),
 }

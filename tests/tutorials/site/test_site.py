@@ -15,6 +15,8 @@ import pytest
 from notes import MODULES
 from support.notebooks import NOTEBOOKS, TUTORIALS, cells_of
 
+import minibert
+from minibert.cli.main import COMMANDS
 from minibert.utils.templates import DIAGRAMS
 
 pytestmark = pytest.mark.slow
@@ -24,7 +26,7 @@ PAGES = [
     "README",
     *(f"tutorials/{name}" for name in ("README", "MANUAL", "GLOSSARY", "CAPSTONE", "TEACHERS")),
     *("tutorials/solutions/README", "tutorials/experiments/README"),
-    *(f"tutorials/site/{name}" for name in ("source", "journey", "diagrams")),
+    *(f"tutorials/site/{name}" for name in ("source", "journey", "diagrams", "names", "commands")),
     *("minibert/bench/README", "weights/README", "weights/minibert-novels/README", "minibert/vectors/ray"),
     *(f"minibert/{module}" for module in MODULES),
     *(path.relative_to(ROOT).with_suffix("").as_posix() for path in BOOKS),
@@ -123,6 +125,21 @@ def test_links_to_the_source_lead_to_annotated_pages_and_every_diagram_is_shown(
 def test_the_first_notebook_links_the_annotated_source(site: Path) -> None:
     page = (site / "tutorials" / "1_first_contact.html").read_text("utf-8")
     assert re.search(r'href="site/source\.html"[^>]*><span[^>]*>annotated source<', page)
+
+
+def test_every_public_name_and_every_command_can_be_looked_up_and_searched(site: Path) -> None:
+    names = Links((site / "tutorials/site/names.html").read_text("utf-8")).anchors
+    wanted = {f"minibert.{name}" for name in minibert.__all__ if name not in ("stream", "train")}
+    assert wanted | {"minibert.train.finetune", "minibert.stream.embed_file", "minibert.Embedder.width"} <= names
+    commands = Links((site / "tutorials/site/commands.html").read_text("utf-8")).anchors
+    assert {f"minibert-{name.replace(' ', '-')}" for name in COMMANDS} <= commands
+    index = (site / "searchindex.js").read_text("utf-8")
+    assert "measure_retriev" in index and "no_such_word" not in index
+
+
+def test_a_notebook_links_the_names_that_it_uses(site: Path) -> None:
+    page = (site / "tutorials/1_first_contact.html").read_text("utf-8")
+    assert 'href="site/names.html#minibert-embed"' in page and 'names.html#minibert-mine"' not in page
 
 
 # -- in a browser
