@@ -26,7 +26,18 @@ socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
 CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18]  # the track that answers why, in order
-ENGINEERING = [3, 4, 5, 8, 11, 14]
+ENGINEERING = [3, 4, 5, 8, 11, 14]  # after 1 and 2
+TWO_AGO = {
+    now: ago for track in (CORE, [1, 2, *ENGINEERING]) for ago, now in zip(track[:-2], track[2:], strict=True)
+}  # whose quiz is asked again
+
+QUIZ_CELLS = {"two-ago", "two-ago-quiz", "quiz", "quiz-asked"}
+QUIZ = [  # notebook, question, answer
+    (int(number), question, answer)
+    for line in (TUTORIALS / "quiz.tsv").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+    for number, question, answer in [line.split("\t")]
+]
 
 # What is not prose, and numbers in prose that are addresses in papers.
 NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.DOTALL)
@@ -164,7 +175,7 @@ def test_there_are_eighteen_notebooks_each_with_its_solutions() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_has_at_most_sixty_cells_and_in_the_core_track_three_predictions(path: Path) -> None:
-    cells = cells_of(path)
+    cells = [cell for cell in cells_of(path) if cell["id"] not in QUIZ_CELLS]
     assert len(cells) <= 60
     predicted = [place for place, cell in enumerate(cells) if "**Predict.** " in cell["source"]]
     assert len(predicted) >= 3 * (int(path.name.partition("_")[0]) in CORE)
@@ -244,6 +255,44 @@ def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Pat
     answered = re.findall(r"(?m)^\*\*\d\. (.+?)\*\* (.+)$", answers)
     assert [question for question, _ in answered] == asked and len(asked) == 3
     assert all(len(answer.split()) >= 20 for _, answer in answered)
+
+
+def quiz_shown(number: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What quiz() shows."""
+    monkeypatch.syspath_prepend(TUTORIALS)
+    import reveal
+
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr(reveal, "display", lambda data, raw: shown.append(data))
+    reveal.quiz(number)
+    return shown[0]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_shows_its_quiz_at_its_end_and_near_its_beginning_that_of_two_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, cells = int(path.name.partition("_")[0]), cells_of(path)
+    asked = {place: cell for place, cell in enumerate(cells) if cell["source"].startswith("quiz(")}
+    wanted = {len(cells) - 2: number} | ({3: TWO_AGO[number]} if number in TWO_AGO else {})
+    assert {place: cell["source"] for place, cell in asked.items()} == {n: f"quiz({of})" for n, of in wanted.items()}
+    for place, of in wanted.items():
+        (output,) = asked[place]["outputs"]
+        assert {kind: "".join(text) for kind, text in output["data"].items()} == quiz_shown(of, monkeypatch)
+
+
+def test_each_notebook_has_five_quiz_questions_and_none_is_asked_twice() -> None:
+    assert [number for number, *_ in QUIZ] == [number for number in range(1, 19) for _ in range(5)]
+    assert len({question for _, question, _ in QUIZ}) == len(QUIZ)
+    assert all("?" in question and len(answer.split()) >= 10 for _, question, answer in QUIZ)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_the_figures_of_a_quiz_answer_are_printed_or_set_in_its_notebook(path: Path) -> None:
+    cells = [cell for cell in cells_of(path) if cell["cell_type"] == "code" and cell["id"] not in QUIZ_CELLS]
+    said, written = numbers("\n".join(map(printed, cells))), numbers("\n".join(cell["source"] for cell in cells))
+    answers = [answer for number, _, answer in QUIZ if path.name.startswith(f"{number}_")]
+    assert [f for answer in answers for f in FIGURE.findall(answer) if not is_stated(f, said, written)] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
