@@ -23,7 +23,6 @@ from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_di
 from minibert.checking.source import SourceText
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
-NEARER = 0.7  # of the mean distance to the right numbers: where rounding is large, much is near
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
 WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
 SINGLES, PAIRS = 5.0, 1.0  # seconds of this thread for looking through the mistakes, and through pairs of them
@@ -106,7 +105,7 @@ def fitting(
 ) -> list[tuple[Any, ...]]:
     """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
     until = time.thread_time() + (SINGLES if seconds is None else seconds)
-    right, right_mean = numbers.far(numbers.right), numbers.mean(numbers.right)
+    right = numbers.far(numbers.right)
     near: list[tuple[float, int, tuple[Any, ...], list[Outputs]]] = []
     for number, chosen in enumerate(choices):
         if time.thread_time() > until:
@@ -114,10 +113,9 @@ def fitting(
         outputs = numbers.outputs(known + chosen)
         if outputs is None or (far := numbers.far(outputs)) > max(1.0, NEAR * min(right, 1e6)):
             continue
-        if (mean := numbers.mean(outputs)) < NEARER * right_mean:
-            near.append((mean, number, chosen, outputs))
-            if len(chosen) > 1 and far <= 1.0:
-                break  # there are many pairs
+        near.append((numbers.mean(outputs), number, chosen, outputs))
+        if len(chosen) > 1 and far <= 1.0:
+            break  # there are many pairs
     near.sort(key=lambda one: one[:2])
     for place, (_, _, chosen, outputs) in enumerate(near):
         if numbers.given_by(known + chosen, outputs):
