@@ -1,4 +1,4 @@
-"""BERT in one file: plain functions on tensors, from word pieces to AdamW, and below them three runs.
+"""BERT in one file: plain functions on tensors, from attention to AdamW and word pieces, and below them three runs.
 
     python -m minibert.reference guess "He opened the [MASK] and went in."
     python -m minibert.reference classify TRAIN.tsv DEV.tsv
@@ -25,77 +25,6 @@ import torch
 from torch import Tensor
 
 IGNORED = -100  # the label of a token that is not predicted
-
-# ---------------------------------------------------------------------------------------------------------------
-# Text
-
-
-def word_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
-    """Split a word into the longest pieces of the vocabulary, from left to right.
-
-    Each piece is the longest that fits there; all but the first begin with "##". A word that cannot be split as a whole
-    is ["[UNK]"]. Wu et al. 2016, section 4.1; BERT, section 3, "Input/Output Representations".
-    """
-    pieces = []
-    begin = 0
-    while begin < len(word):
-        for end in range(len(word), begin, -1):
-            piece = ("##" if begin > 0 else "") + word[begin:end]
-            if piece in vocabulary:
-                break
-        else:
-            return ["[UNK]"]
-        pieces.append(piece)
-        begin = end
-    return pieces
-
-
-def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:
-    """Return the tokens of a text, without [CLS] and [SEP]: lower case, no accents, words, then word_pieces of each.
-
-    Accents are the characters of category Mn after NFD (unicodedata). White space separates words, and each character
-    of punctuation is a word: every ASCII character that is no letter, digit or space, and every category P*.
-    """
-    text = unicodedata.normalize("NFD", text.lower())
-    text = "".join(c for c in text if unicodedata.category(c) != "Mn")
-    words = [""]
-    for c in text:
-        is_punctuation = (c.isascii() and c.isprintable() and not c.isalnum() and not c.isspace()) or (
-            unicodedata.category(c).startswith("P")
-        )
-        if c.isspace():
-            words.append("")
-        elif is_punctuation:
-            words += [c, ""]
-        else:
-            words[-1] += c
-    return [piece for word in words if word for piece in word_pieces(word, vocabulary)]
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Weights
-
-
-def read_safetensors(path: str) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, in float32 (integers as int64), with struct and json only.
-
-    The file: 8 bytes, the length N of the header as a little-endian unsigned integer; N bytes of JSON, by name
-    {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, perhaps with "__metadata__"; then all data, from
-    whose beginning the offsets count. dtypes: F32, F16, BF16 and I64.
-    """
-    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        data = bytearray(file.read())
-    tensors = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            x = torch.frombuffer(data[begin:end], dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])
-            tensors[name] = x if x.dtype == torch.int64 else x.float()
-    return tensors
-
 
 # ---------------------------------------------------------------------------------------------------------------
 # The encoder
@@ -218,12 +147,6 @@ def pooler(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.tanh(linear(x[:, 0], weight, bias))
 
 
-def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
-    real = mask[:, :, None].to(x.dtype)
-    return (x * real).sum(dim=1) / real.sum(dim=1)
-
-
 def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
     """Return a score for every token at every position, (B,S,D) -> (B,S,V) (BERT, section 3.1, task 1).
 
@@ -236,25 +159,14 @@ def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
     return linear(x, weights["embeddings.word_embeddings.weight"], weights["cls.predictions.bias"])
 
 
+def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
+    real = mask[:, :, None].to(x.dtype)
+    return (x * real).sum(dim=1) / real.sum(dim=1)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Learning
-
-
-def mask_tokens(
-    ids: Tensor, special: Tensor, mask_id: int, vocabulary_size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of masked language modelling, (B,S), (B,S) -> (B,S), (B,S) (BERT, section 3.1, task 1).
-
-    Each token that is not special is chosen with probability 0.15. Of the chosen, 80 % become [MASK], 10 % a random
-    token of the vocabulary, and 10 % stay. Labels: the original id of a chosen token, IGNORED (-100) elsewhere.
-    special: 1 for [CLS], [SEP] and padding. All random numbers are drawn from the generator.
-    """
-    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
-    labels = torch.where(chosen, ids, IGNORED)
-    how = torch.rand(ids.shape, generator=generator)
-    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
-    inputs = torch.where(chosen & (how < 0.8), mask_id, ids)
-    return torch.where(chosen & (how >= 0.9), random, inputs), labels
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -335,6 +247,94 @@ def train(
             state[name] = adamw_step(x, gradient, mean, square, step, rate, decay if x.dim() > 1 else 0.0)
         losses.append(float(loss.detach()))
     return losses
+
+
+def mask_tokens(
+    ids: Tensor, special: Tensor, mask_id: int, vocabulary_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of masked language modelling, (B,S), (B,S) -> (B,S), (B,S) (BERT, section 3.1, task 1).
+
+    Each token that is not special is chosen with probability 0.15. Of the chosen, 80 % become [MASK], 10 % a random
+    token of the vocabulary, and 10 % stay. Labels: the original id of a chosen token, IGNORED (-100) elsewhere.
+    special: 1 for [CLS], [SEP] and padding. All random numbers are drawn from the generator.
+    """
+    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
+    labels = torch.where(chosen, ids, IGNORED)
+    how = torch.rand(ids.shape, generator=generator)
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(chosen & (how < 0.8), mask_id, ids)
+    return torch.where(chosen & (how >= 0.9), random, inputs), labels
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Text
+
+
+def word_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
+    """Split a word into the longest pieces of the vocabulary, from left to right.
+
+    Each piece is the longest that fits there; all but the first begin with "##". A word that cannot be split as a whole
+    is ["[UNK]"]. Wu et al. 2016, section 4.1; BERT, section 3, "Input/Output Representations".
+    """
+    pieces = []
+    begin = 0
+    while begin < len(word):
+        for end in range(len(word), begin, -1):
+            piece = ("##" if begin > 0 else "") + word[begin:end]
+            if piece in vocabulary:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        begin = end
+    return pieces
+
+
+def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:
+    """Return the tokens of a text, without [CLS] and [SEP]: lower case, no accents, words, then word_pieces of each.
+
+    Accents are the characters of category Mn after NFD (unicodedata). White space separates words, and each character
+    of punctuation is a word: every ASCII character that is no letter, digit or space, and every category P*.
+    """
+    text = unicodedata.normalize("NFD", text.lower())
+    text = "".join(c for c in text if unicodedata.category(c) != "Mn")
+    words = [""]
+    for c in text:
+        is_punctuation = (c.isascii() and c.isprintable() and not c.isalnum() and not c.isspace()) or (
+            unicodedata.category(c).startswith("P")
+        )
+        if c.isspace():
+            words.append("")
+        elif is_punctuation:
+            words += [c, ""]
+        else:
+            words[-1] += c
+    return [piece for word in words if word for piece in word_pieces(word, vocabulary)]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+def read_safetensors(path: str) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, in float32 (integers as int64), with struct and json only.
+
+    The file: 8 bytes, the length N of the header as a little-endian unsigned integer; N bytes of JSON, by name
+    {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, perhaps with "__metadata__"; then all data, from
+    whose beginning the offsets count. dtypes: F32, F16, BF16 and I64.
+    """
+    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = bytearray(file.read())
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            x = torch.frombuffer(data[begin:end], dtype=dtypes[entry["dtype"]]).reshape(entry["shape"])
+            tensors[name] = x if x.dtype == torch.int64 else x.float()
+    return tensors
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert import reference
 from minibert.checking.world import World
 
+Tokenize = Callable[[str, dict[str, int]], list[str]]
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 110  # characters of a line
 
@@ -21,15 +23,15 @@ def bars(numbers: Sequence[float]) -> str:
     return "".join(BARS[round((x - low) / ((high - low) or 1.0) * (len(BARS) - 1))] for x in numbers)
 
 
-def tokens_of(module: ModuleType, world: World, text: str) -> list[str]:
-    """Return [CLS], the tokens of a text, in which [MASK] is one, and [SEP]."""
-    first, *others = (module.tokenize(part, world.vocabulary) for part in text.split("[MASK]"))
+def tokens_of(world: World, text: str, tokenize: Tokenize = reference.tokenize) -> list[str]:
+    """Return [CLS], the tokens of a text, in which [MASK] is one, and [SEP]; `tokenize` is written last of all."""
+    first, *others = (tokenize(part, world.vocabulary) for part in text.split("[MASK]"))
     return ["[CLS]", *first, *(token for part in others for token in ["[MASK]", *part]), "[SEP]"][:128]
 
 
 def states_of(module: ModuleType, world: World, text: str) -> tuple[list[str], list[Tensor], list[Tensor]]:
     """Return the tokens of a text, the states of each layer, (1,S,D), and its probabilities, (1,H,S,S)."""
-    tokens = tokens_of(module, world, text)
+    tokens = tokens_of(world, text)
     ids = torch.tensor([[world.vocabulary[token] for token in tokens]])
     inputs = ids, torch.zeros_like(ids), torch.ones_like(ids)
     states, attentions = module.encode(*inputs, world.weights, world.heads, world.eps)
@@ -59,7 +61,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def of_tokens(module: ModuleType, world: World, text: str) -> str:
     """The tokens of the text."""
-    return " · ".join(tokens_of(module, world, text)[1:-1])
+    return " · ".join(tokens_of(world, text, module.tokenize)[1:-1])
 
 
 def of_pieces(module: ModuleType, world: World, text: str) -> str:
@@ -86,7 +88,7 @@ def of_embeddings(module: ModuleType, world: World, text: str) -> str:
 
 def of_attention(module: ModuleType, world: World, text: str) -> str:
     """What the second token reads in each head of the first layer."""
-    tokens = tokens_of(module, world, text)
+    tokens = tokens_of(world, text)
     ids = torch.tensor([[world.vocabulary[token] for token in tokens]])
     x = module.embed(ids, torch.zeros_like(ids), world.weights, world.eps)
     weights = world.of_layer(0)
@@ -132,7 +134,7 @@ def of_guesses(module: ModuleType, world: World, text: str) -> str:
 
 def of_masks(module: ModuleType, world: World, text: str) -> str:
     """The text as the model sees it in pretraining."""
-    tokens = tokens_of(module, world, text)
+    tokens = tokens_of(world, text)
     ids = torch.tensor([[world.vocabulary[token] for token in tokens] * 3])
     special = torch.tensor([[int(token in ("[CLS]", "[SEP]")) for token in tokens] * 3])
     generator = torch.Generator().manual_seed(3)
@@ -168,16 +170,13 @@ def of_loss(module: ModuleType, world: World, text: str) -> str:
 
 Show = Callable[[ModuleType, World, str], str]
 SHOWS: dict[str, Show] = {
-    "word_pieces": of_pieces,
-    "tokenize": of_tokens,
     "layer_norm": of_norm,
     "gelu": lambda module, *_: f"from -4 to 4: {bars(module.gelu(torch.linspace(-4, 4, 41)).tolist())}",
     "embed": of_embeddings,
     "attention": of_attention,
     "encode": of_layers,
-    "mean_of_tokens": of_mean,
     "predict_tokens": of_guesses,
-    "mask_tokens": of_masks,
+    "mean_of_tokens": of_mean,
     "cross_entropy": of_loss,
     "linear_backward": lambda module, *_: slopes(
         module.linear,
@@ -198,6 +197,9 @@ SHOWS: dict[str, Show] = {
     ),
     "adamw_step": of_step,
     "train": of_training,
+    "mask_tokens": of_masks,
+    "word_pieces": of_pieces,
+    "tokenize": of_tokens,
 }
 
 

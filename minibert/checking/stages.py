@@ -382,9 +382,6 @@ ENCODER = "notebook 2 (2_through_the_encoder)"
 GRADIENTS = "notebook 9 (9_gradients), Backward through each part"
 PRETRAINING = "notebook 12 (12_pretraining)"
 STAGES = (
-    Stage("word_pieces", "word pieces", "notebook 3 (3_wordpiece), Longest match first", of_words),
-    Stage("tokenize", "tokens of a text", "notebook 3 (3_wordpiece), Cleaning to Splitting at punctuation", of_texts),
-    Stage("read_safetensors", "reading weights", "notebook 4 (4_official_weights)", of_files),
     Stage("linear", "linear layer", f"{ENCODER}, One attention head, by loop", of_linear),
     Stage("layer_norm", "LayerNorm", f"{ENCODER}, Residual and LayerNorm", of_norm),
     Stage("gelu", "GELU", f"{ENCODER}, Feed-forward and GELU", of_gelu),
@@ -402,11 +399,10 @@ STAGES = (
     Stage("layer", "a layer", f"{ENCODER}, Residual and LayerNorm", of_layers, ("states", "probabilities")),
     Stage("encode", "the encoder", f"{ENCODER}, The whole encoder", of_encoder, ("states", "attentions")),
     Stage("pooler", "pooler", f"{ENCODER}, Pooler", of_pooler),
+    Stage("predict_tokens", "masked-LM head", f"{ENCODER}, The masked-LM head", of_prediction),
     Stage(
         "mean_of_tokens", "mean of the tokens", "notebook 6 (6_what_is_in_a_vector), Ways to make one vector", of_mean
     ),
-    Stage("predict_tokens", "masked-LM head", f"{PRETRAINING}, Masking by hand", of_prediction),
-    Stage("mask_tokens", "masking", f"{PRETRAINING}, Masking by hand", of_masking, ("inputs", "labels")),
     Stage("cross_entropy", "cross entropy", f"{GRADIENTS}: Softmax and cross-entropy", of_loss),
     Stage(
         "linear_backward",
@@ -440,4 +436,8 @@ STAGES = (
         ("parameter", "mean", "square"),
     ),
     Stage("train", "the training loop", "notebook 10 (10_fine_tuning), The loop by hand", of_training),
+    Stage("mask_tokens", "masking", f"{PRETRAINING}, Masking by hand", of_masking, ("inputs", "labels")),
+    Stage("word_pieces", "word pieces", "notebook 3 (3_wordpiece), Longest match first", of_words),
+    Stage("tokenize", "tokens of a text", "notebook 3 (3_wordpiece), Cleaning to Splitting at punctuation", of_texts),
+    Stage("read_safetensors", "reading weights", "notebook 4 (4_official_weights)", of_files),
 )

@@ -42,6 +42,12 @@ def test_each_right_function_that_has_something_to_show_shows_it_in_one_line(wri
     assert difference == gradient
 
 
+def test_the_encoder_is_shown_at_work_before_the_tokenizer_is_written(tmp_path: Path) -> None:
+    name = "def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:\n"
+    (tmp_path / "my_bert.py").write_text(SOURCE.replace(name, f"{name}    raise NotImplementedError\n"), "utf-8")
+    assert "he reads " in check_file(tmp_path / "my_bert.py", "attention", "He opened the door.")[-1].shows
+
+
 def test_what_is_shown_comes_from_the_functions_of_the_file(write: Any) -> None:
     right = check_file(write(), "gelu")[0].shows
     assert check_file(write(GELU, GELU.replace("x * (1", "(x + 0 * x) * (1")), "gelu")[0].shows == right

@@ -33,42 +33,6 @@ from torch import Tensor
 IGNORED = -100  # the label of a token that is not predicted
 
 # ---------------------------------------------------------------------------------------------------------------
-# Text
-
-
-def word_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
-    """Split a word into the longest pieces of the vocabulary, from left to right.
-
-    Each piece is the longest that fits there; all but the first begin with "##". A word that cannot be split as a whole
-    is ["[UNK]"]. Wu et al. 2016, section 4.1; BERT, section 3, "Input/Output Representations".
-    """
-    raise NotImplementedError
-
-
-def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:
-    """Return the tokens of a text, without [CLS] and [SEP]: lower case, no accents, words, then word_pieces of each.
-
-    Accents are the characters of category Mn after NFD (unicodedata). White space separates words, and each character
-    of punctuation is a word: every ASCII character that is no letter, digit or space, and every category P*.
-    """
-    raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Weights
-
-
-def read_safetensors(path: str) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, in float32 (integers as int64), with struct and json only.
-
-    The file: 8 bytes, the length N of the header as a little-endian unsigned integer; N bytes of JSON, by name
-    {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, perhaps with "__metadata__"; then all data, from
-    whose beginning the offsets count. dtypes: F32, F16, BF16 and I64.
-    """
-    raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # The encoder
 
 
@@ -155,11 +119,6 @@ def pooler(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     raise NotImplementedError
 
 
-def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
-    raise NotImplementedError
-
-
 def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
     """Return a score for every token at every position, (B,S,D) -> (B,S,V) (BERT, section 3.1, task 1).
 
@@ -169,20 +128,13 @@ def predict_tokens(x: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
     raise NotImplementedError
 
 
+def mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the real tokens of each text, (B,S,D), (B,S) -> (B,D): a sentence vector."""
+    raise NotImplementedError
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Learning
-
-
-def mask_tokens(
-    ids: Tensor, special: Tensor, mask_id: int, vocabulary_size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of masked language modelling, (B,S), (B,S) -> (B,S), (B,S) (BERT, section 3.1, task 1).
-
-    Each token that is not special is chosen with probability 0.15. Of the chosen, 80 % become [MASK], 10 % a random
-    token of the vocabulary, and 10 % stay. Labels: the original id of a chosen token, IGNORED (-100) elsewhere.
-    special: 1 for [CLS], [SEP] and padding. All random numbers are drawn from the generator.
-    """
-    raise NotImplementedError
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -233,6 +185,54 @@ def train(
 
     loss_of: the loss of the parameters, (). Vectors (biases and norms) have no decay. The tensors that were passed in
     stay as they are. BERT, appendix A.2.
+    """
+    raise NotImplementedError
+
+
+def mask_tokens(
+    ids: Tensor, special: Tensor, mask_id: int, vocabulary_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of masked language modelling, (B,S), (B,S) -> (B,S), (B,S) (BERT, section 3.1, task 1).
+
+    Each token that is not special is chosen with probability 0.15. Of the chosen, 80 % become [MASK], 10 % a random
+    token of the vocabulary, and 10 % stay. Labels: the original id of a chosen token, IGNORED (-100) elsewhere.
+    special: 1 for [CLS], [SEP] and padding. All random numbers are drawn from the generator.
+    """
+    raise NotImplementedError
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Text
+
+
+def word_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
+    """Split a word into the longest pieces of the vocabulary, from left to right.
+
+    Each piece is the longest that fits there; all but the first begin with "##". A word that cannot be split as a whole
+    is ["[UNK]"]. Wu et al. 2016, section 4.1; BERT, section 3, "Input/Output Representations".
+    """
+    raise NotImplementedError
+
+
+def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:
+    """Return the tokens of a text, without [CLS] and [SEP]: lower case, no accents, words, then word_pieces of each.
+
+    Accents are the characters of category Mn after NFD (unicodedata). White space separates words, and each character
+    of punctuation is a word: every ASCII character that is no letter, digit or space, and every category P*.
+    """
+    raise NotImplementedError
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Weights
+
+
+def read_safetensors(path: str) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, in float32 (integers as int64), with struct and json only.
+
+    The file: 8 bytes, the length N of the header as a little-endian unsigned integer; N bytes of JSON, by name
+    {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, perhaps with "__metadata__"; then all data, from
+    whose beginning the offsets count. dtypes: F32, F16, BF16 and I64.
     """
     raise NotImplementedError
 

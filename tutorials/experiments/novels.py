@@ -65,11 +65,7 @@ def pretrain_novels(data: Path, folder: Path, steps: int, family: str = "bert") 
     config = folder / "sizes.json"
     trained = folder / "trained"
     out = folder / SHIPPED
-    if not text.exists():
-        with gzip.open(data / "train.txt.gz", "rt", encoding="utf-8") as file:
-            sentences = [line for line in file if line.strip()]
-        Random(0).shuffle(sentences)  # a row is one sentence, so a batch may have sentences from all novels
-        write_text_atomically(text, "".join(sentences))
+    write_shuffled(data, text)
     write_text_atomically(config, json.dumps(CONFIGS[family], indent=1) + "\n")
     if not vocabulary.exists():
         command("vocab", text, "--size", VOCABULARY, "--out", vocabulary)
@@ -84,6 +80,15 @@ def pretrain_novels(data: Path, folder: Path, steps: int, family: str = "bert") 
             stored = read_json(new / "config.json") | {"dtype": "float32"}
             write_text_atomically(new / "config.json", json.dumps(stored, indent=2) + "\n")
     print(f"written        {out}")
+
+
+def write_shuffled(data: Path, text: Path) -> None:
+    """Write all sentences in random order, unless the file exists. A batch then has sentences from all novels."""
+    if not text.exists():
+        with gzip.open(data / "train.txt.gz", "rt", encoding="utf-8") as file:
+            sentences = [line for line in file if line.strip()]
+        Random(0).shuffle(sentences)
+        write_text_atomically(text, "".join(sentences))
 
 
 def command(*arguments: object) -> None:
