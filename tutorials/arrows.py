@@ -23,7 +23,7 @@ def draw_attention(tokens: Sequence[str], vectors: Matrix, scores: Matrix, weigh
 
     shown: the number of that token; its row is framed in both tables.
     """
-    panels = plt.subplots(1, 3, figsize=(10.5, 3.3), layout="constrained", width_ratios=(1, 1, 2))[1]
+    panels = plt.subplots(1, 3, figsize=(11.5, 3.3), layout="constrained", width_ratios=(1, 1, 2.6))[1]
     draw_table(panels[0], tokens, scores, "1. scores: query · key", shown)
     draw_table(panels[1], tokens, weights, "2. softmax: weights of a row", shown)
     draw_sum(panels[2], tokens, vectors, weights[shown], tokens[shown])
@@ -57,7 +57,7 @@ def draw_sum(axes: Axes, tokens: Sequence[str], vectors: Matrix, weights: Matrix
     draw_arrow(axes, np.zeros(2), start, ORANGE, 3)
     label(axes, f"new {name} ({start[0]:.2f}, {start[1]:.2f})", start, (5, 4), "left", "chocolate")
     axes.set_title(f"3. weighted sum for “{name}”", fontsize=10)
-    axes.set(xlabel="number 0 of the vector", ylabel="number 1 of the vector", xlim=(-0.9, 3.0), ylim=(-0.15, 1.3))
+    axes.set(xlabel="number 0 of the vector", ylabel="number 1 of the vector", xlim=(-0.6, 2.6), ylim=(-0.15, 1.2), aspect="equal")
     axes.grid(alpha=0.3)
 
 

@@ -382,7 +382,7 @@ ENCODER = "notebook 2 (2_through_the_encoder)"
 GRADIENTS = "notebook 9 (9_gradients), Backward through each part"
 PRETRAINING = "notebook 12 (12_pretraining)"
 STAGES = (
-    Stage("linear", "linear layer", f"{ENCODER}, One attention head, by loop", of_linear),
+    Stage("linear", "linear layer", f"{ENCODER}, One attention head, in a loop", of_linear),
     Stage("layer_norm", "LayerNorm", f"{ENCODER}, Residual and LayerNorm", of_norm),
     Stage("gelu", "GELU", f"{ENCODER}, Feed-forward and GELU", of_gelu),
     Stage("embed", "embeddings", f"{ENCODER}, Embeddings: from ids to vectors", of_embeddings),

@@ -100,7 +100,7 @@ NOTES: dict[str, dict[str, Note]] = {
             missing.""",
             ("directions",),
             (
-                f"{ENCODER}#One attention head, by loop",
+                f"{ENCODER}#One attention head, in a loop",
                 f"{ENCODER}#Scaling: why divide by √W",
                 f"{ENCODER}#Masks: what a padded token changes",
             ),
@@ -214,7 +214,7 @@ NOTES: dict[str, dict[str, Note]] = {
 
             The first pairs turn by 1 radian per token and tell neighbours apart; the last ones turn so slowly that
             they hardly notice 8,192 tokens.""",
-            tutorials=(f"{ENCODER}#One attention head, by loop",),
+            tutorials=(f"{ENCODER}#One attention head, in a loop",),
         ),
         "PreNormLayer": Note(
             ("y = x + Attention(LayerNorm(x))", "x′ = y + FFN(LayerNorm(y))"),
