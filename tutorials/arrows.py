@@ -57,7 +57,13 @@ def draw_sum(axes: Axes, tokens: Sequence[str], vectors: Matrix, weights: Matrix
     draw_arrow(axes, np.zeros(2), start, ORANGE, 3)
     label(axes, f"new {name} ({start[0]:.2f}, {start[1]:.2f})", start, (5, 4), "left", "chocolate")
     axes.set_title(f"3. weighted sum for “{name}”", fontsize=10)
-    axes.set(xlabel="number 0 of the vector", ylabel="number 1 of the vector", xlim=(-0.6, 2.6), ylim=(-0.15, 1.2), aspect="equal")
+    axes.set(
+        xlabel="number 0 of the vector",
+        ylabel="number 1 of the vector",
+        xlim=(-0.6, 2.6),
+        ylim=(-0.15, 1.2),
+        aspect="equal",
+    )
     axes.grid(alpha=0.3)
 
 

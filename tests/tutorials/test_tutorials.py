@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, prose_of
+from support.notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, printed, prose_of, reading_minutes
 
 ALL = NOTEBOOKS + [TUTORIALS / "solutions" / path.name for path in NOTEBOOKS]
 NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]
@@ -63,7 +63,6 @@ ELSEWHERE = {
     },
     "5_is_it_right.ipynb": {
         "the root of 32": "5.66",
-        "a tolerance as people choose it": "1e-5",
         "the last cell of section 2, by its power of ten": "1e-8",
     },
     "6_what_is_in_a_vector.ipynb": {
@@ -129,14 +128,6 @@ def run(sources: list[str], folder: Path) -> None:
     nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=resources).execute()
 
 
-def printed(cell: Cell) -> str:
-    """What a cell says in words; pictures say nothing here."""
-    text = "".join("".join(output.get("text", "")) + "\n" for output in cell["outputs"])
-    shown = [output.get("data", {}) for output in cell["outputs"]]
-    words = [data.get("text/markdown", data.get("text/plain", "")) for data in shown if len(data) < 3]
-    return text + "\n".join("".join(lines) for lines in words)
-
-
 def numbers(text: str) -> set[Decimal]:
     """All numbers in a text, without their signs."""
     return {Decimal(re.sub("[,_]", "", number)) for number in NUMBER.findall(text)}
@@ -173,10 +164,24 @@ def test_there_are_eighteen_notebooks_each_with_its_solutions() -> None:
     assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[len(NOTEBOOKS) :])
 
 
+STATED = {  # on the course page, by notebook: minutes
+    int(number): int(minutes)
+    for number, minutes in re.findall(
+        r"(?m)^\| (\d+) \| \[.+?\) \| (\d+) \|", (TUTORIALS / "README.md").read_text("utf-8")
+    )
+}
+LONGEST = 75  # minutes of a notebook
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
-def test_a_notebook_has_at_most_sixty_cells_and_in_the_core_track_three_predictions(path: Path) -> None:
+def test_a_notebook_takes_the_minutes_that_the_course_page_states(path: Path) -> None:
+    minutes = reading_minutes([cell for cell in cells_of(path) if cell["id"] not in QUIZ_CELLS])
+    assert STATED[int(path.name.partition("_")[0])] == 5 * round(minutes / 5) and minutes < LONGEST, minutes
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_of_the_core_track_asks_for_three_predictions(path: Path) -> None:
     cells = [cell for cell in cells_of(path) if cell["id"] not in QUIZ_CELLS]
-    assert len(cells) <= 60
     predicted = [place for place, cell in enumerate(cells) if "**Predict.** " in cell["source"]]
     assert len(predicted) >= 3 * (int(path.name.partition("_")[0]) in CORE)
     assert all("?" in cells[place]["source"] and "reveal(" in cells[place + 1]["source"] for place in predicted)
