@@ -236,7 +236,7 @@ def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how
 
 def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, 9]}\n', "a.jsonl")
-    assert TASK.labels_of(data) == ["9", "10"] and "tag_names=" in data.notes[0]
+    assert TASK.labels_of(data) == ["9", "10"] and "tag_names (" in data.notes[0]
     names = tuple(map("B-{}".format, range(11)))
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, "B-9"]}\n', "a.jsonl", tag_names=names)
     assert (data.tags, data.notes) == ([["B-10", "B-9"]], ())
