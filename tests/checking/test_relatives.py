@@ -143,7 +143,7 @@ def one_theta(model: Any) -> None:
 
 @pytest.mark.parametrize("layers", [False, True], ids=["last", "all"])
 @pytest.mark.parametrize("name", [*RELATIVES, "gelu_new", "wide"])
-def test_a_right_port_is_right(name: str, layers: bool, folders: Any) -> None:
+def test_a_right_port_is_right(name, layers, folders):
     report = checked(folders(name), nothing, layers=layers)
     assert report.ok and not report.causes
 
@@ -184,9 +184,7 @@ def test_a_right_port_is_right(name: str, layers: bool, folders: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_mistake_is_named_with_the_values_of_the_checkpoint(
-    name: str, change: Callable[[Any], None], config: dict[str, Any], cause: str, layers: bool, folders: Any
-) -> None:
+def test_a_mistake_is_named_with_the_values_of_the_checkpoint(name, change, config, cause, layers, folders):
     report = checked(folders(name), change, layers=layers, **config)
     assert not report.ok
     assert len(report.causes) == bool(cause)
@@ -194,9 +192,7 @@ def test_a_mistake_is_named_with_the_values_of_the_checkpoint(
 
 
 @pytest.mark.parametrize(("window", "positions", "longest"), [(40, 80, 48), (40, 45, 45), (4, 80, 26)])
-def test_a_text_is_longer_than_the_windows_of_the_layers(
-    window: int, positions: int, longest: int, tmp_path: Path
-) -> None:
+def test_a_text_is_longer_than_the_windows_of_the_layers(window, positions, longest, tmp_path):
     folder = write_words_checkpoint(tmp_path, "modernbert", local_attention=window, max_position_embeddings=positions)
     mask = Expected(Checkpoint.open(folder)).inputs["attention_mask"]
     assert mask.sum(dim=1).max() == longest

@@ -63,9 +63,7 @@ async def submitted(batcher: Batcher, items: Sequence[Item], turns: int = 0) -> 
 
 @given(REQUESTS, st.sets(st.integers(0, 60), max_size=4), st.sets(st.integers(0, 11), max_size=4))
 @settings(max_examples=120, deadline=None)
-def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
-    requests: list[tuple[int, list[int]]], wrong: set[int], leaving: set[int]
-) -> None:
+def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(requests, wrong, leaving):
     number, compute = iter(range(1000)), Computer(wrong)
     everything = [(turns, [(next(number), tokens) for tokens in sizes]) for turns, sizes in requests]
 
@@ -91,7 +89,7 @@ def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
         assert len(batch) == 1 or sum(tokens for _, tokens in batch) <= BUDGET
 
 
-def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_but_for_the_cancelled() -> None:
+def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_but_for_the_cancelled():
     begun, go, compute = threading.Event(), threading.Event(), Computer()
 
     def held(items: list[Item]) -> list[int]:
@@ -111,7 +109,7 @@ def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_bu
     assert [[number for number, _ in batch] for batch in compute.batches] == [[0], list(range(1, 16))]
 
 
-def test_as_many_as_last_time_are_awaited_but_not_forever() -> None:
+def test_as_many_as_last_time_are_awaited_but_not_forever():
     compute = Computer()
 
     async def work(batcher: Batcher) -> None:
@@ -124,7 +122,7 @@ def test_as_many_as_last_time_are_awaited_but_not_forever() -> None:
     assert [len(batch) for batch in compute.batches] == [3, 1, 1]
 
 
-def test_a_client_alone_never_waits_for_others() -> None:
+def test_a_client_alone_never_waits_for_others():
     async def work(batcher: Batcher) -> None:
         for number in range(5):
             await asyncio.wait_for(submitted(batcher, [(number, 2)]), 10)
@@ -133,7 +131,7 @@ def test_a_client_alone_never_waits_for_others() -> None:
 
 
 @pytest.mark.parametrize("shorts", [1, 4])
-def test_a_long_request_and_short_ones_take_turns(shorts: int) -> None:
+def test_a_long_request_and_short_ones_take_turns(shorts):
     async def main() -> list[list[int]]:
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100_000)
         batcher.submit(range(1000), [8] * 1000)
@@ -150,7 +148,7 @@ def test_a_long_request_and_short_ones_take_turns(shorts: int) -> None:
         assert [max(batch) for batch in batches] == [1000 + turn for turn in range(50)], "nor are short ones held up"
 
 
-def test_a_full_queue_refuses_until_it_has_space() -> None:
+def test_a_full_queue_refuses_until_it_has_space():
     async def main() -> None:
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100)
         batcher.submit([(1, 60)], [60])

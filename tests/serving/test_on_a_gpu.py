@@ -53,7 +53,7 @@ def answers(folders: list[Path], device: str, path: str, ready: Callable[[], Non
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/fill-mask"])
-def test_answers_are_those_of_the_cpu_and_a_batch_waits_once(path: str, folders: list[Path]) -> None:
+def test_answers_are_those_of_the_cpu_and_a_batch_waits_once(path, folders):
     expected, _ = answers(folders, "cpu", path, lambda: None)
     with emulated_device() as gpu:
         found, batches = answers(folders, "gpu", path, gpu.reset)

@@ -1,7 +1,6 @@
 """A message names a setting as an argument in Python, and as an option for a command that has it."""
 
 import pickle
-from typing import Any
 
 import pytest
 
@@ -21,16 +20,14 @@ OPTIONS = ["--restart", "--long", "--delimiter", "--columns", "--batch-tokens"]
         ({"new_head": True}, "use new_head=True", ""),
     ],
 )
-def test_advice_is_for_who_reads_it_and_a_command_without_the_option_has_none(
-    settings: dict[str, Any], python: str, options: str
-) -> None:
+def test_advice_is_for_who_reads_it_and_a_command_without_the_option_has_none(settings, python, options):
     error = FileNotFoundError("x; " + ("y; " + advice("use {}", **settings)) + "!")
     for copy in (error, pickle.loads(pickle.dumps(error)), ValueError(str(error)), UserWarning("" + str(error))):
         assert f"{copy}" == f"x; y; {python}!"
         assert render(str(copy), OPTIONS) == f"x; y; {options}!"
 
 
-def test_a_setting_is_named_as_an_option_of_the_command_that_has_it() -> None:
+def test_a_setting_is_named_as_an_option_of_the_command_that_has_it():
     both = named("batch_tokens") + " and " + named("top_k")
     assert str(both) == "batch_tokens and top_k"
     assert render(pickle.loads(pickle.dumps(both)), OPTIONS) == "--batch-tokens and top_k"
