@@ -17,7 +17,7 @@ from minibert.checkpoints.load import names_in_file
 from minibert.config import ACTIVATIONS, MOST_LABELS, Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
-from minibert.families.base import Architecture, Family
+from minibert.families.base import Family
 from minibert.families.base import bert as architecture
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
@@ -54,7 +54,7 @@ def test_the_defaults_are_those_of_transformers(family):
 
 @pytest.mark.parametrize(("ours", "theirs"), DISTILBERT.keys.items())
 def test_distilbert_takes_a_field_under_its_own_name_and_under_berts(ours, theirs):
-    value: Any = {"hidden_act": "relu"}.get(ours, 0.25 if "drop" in ours else 24)
+    value = {"hidden_act": "relu"}.get(ours, 0.25 if "drop" in ours else 24)
     assert getattr(read(DISTILBERT, **{theirs: value}), ours) == value
     assert getattr(read(DISTILBERT, **{ours: value}), ours) == value
     assert read(DISTILBERT, **{theirs: value}).to_dict()[theirs] == value
@@ -287,7 +287,7 @@ def test_a_config_file_that_cannot_be_is_refused_with_its_path(content, message,
     ],
 )
 def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(contradiction, message, monkeypatch):
-    def wrong(config: Config) -> Architecture:
+    def wrong(config):
         return architecture(config, **contradiction)
 
     monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(BERT, architecture=wrong))

@@ -197,7 +197,7 @@ PUBLIC = [
 
 
 def test_an_argument_of_another_library_is_answered_with_ours(folder, tokenizer):
-    calls: dict[str, Callable[..., Any]] = {
+    calls = {
         "batch_size normalize_embeddings convert_to_tensor show_progress_bar": partial(minibert.embed, [TEXT], folder),
         "batch_size max_seq_length": partial(minibert.TextFeatures, folder),
         "pooling_mode": minibert.Recipe,

@@ -38,7 +38,7 @@ def random_encoder(config: Config = BERT, attention: str = "eager", dtype: torch
 
 def encode(ids: Any = IDS, config: Config = BERT, **given: Any) -> Tensor:
     with torch.no_grad():
-        x: Tensor = random_encoder(config)(ids, **given).last_hidden_state
+        x = random_encoder(config)(ids, **given).last_hidden_state
     return x
 
 
@@ -89,7 +89,7 @@ NO_TENSORS: list[tuple[Any, str]] = [
 
 def refusal(head: str | None, *ids: Any, **given: Any) -> str:
     config = small_config(ELECTRA if head == "replaced-token-detection" else BERT.family, num_labels=2)
-    model: Any = HEAD_CLASSES[head](config) if head else Encoder(config)
+    model = HEAD_CLASSES[head](config) if head else Encoder(config)
     with pytest.raises(TypeError) as error:
         model(*ids, **given)
     return str(error.value)
@@ -189,7 +189,7 @@ def test_mask_and_segments_cannot_be_swapped_by_position():
 @pytest.mark.parametrize("head", [None, "masked-lm", "token-classification", "question-answering"])
 def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_again(head):
     wrong, right = torch.tensor([[5, V]]), torch.tensor([[5, 6]])
-    model: Any = HEAD_CLASSES[head](small_config(num_labels=2)).eval() if head else random_encoder()
+    model = HEAD_CLASSES[head](small_config(num_labels=2)).eval() if head else random_encoder()
     expected = model(right)[0]
     with unchecked(), pytest.raises(IndexError, match=r"out of (range|bounds)"):
         assert torch.equal(model(right)[0], expected)
@@ -213,7 +213,7 @@ def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Calla
     """Enter `first`, in another thread `second`, leave `first`, and return what `look` returns in that thread."""
     entered, ended = Event(), Event()
 
-    def other() -> Any:
+    def other():
         with second():
             entered.set()
             assert ended.wait(60)

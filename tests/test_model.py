@@ -51,9 +51,9 @@ def test_a_model_is_copied_and_pickled_whole(attention):
 
 def compiled(model: nn.Module) -> tuple[Any, list[str]]:
     """The model as one graph (anything that needs the value of a tensor would break it), and what that calls."""
-    calls: list[str] = []
+    calls = []
 
-    def backend(graph: Any, _: Any) -> Any:
+    def backend(graph, _):
         calls.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
@@ -105,7 +105,7 @@ def shape(letters: str) -> tuple[int, ...]:
 def test_every_module_has_the_shapes_of_its_docstring():
     encoder, seen = copy.deepcopy(ENCODER), set()
 
-    def check(module: nn.Module, inputs: Any, output: Any) -> None:
+    def check(module, inputs, output):
         chain = [letters for letters in CHAIN.findall(type(module).forward.__doc__ or "") if letters != "B,H,S,S"]
         first = output[0] if isinstance(output, tuple) else output
         assert (inputs[0].shape, first.shape) == (shape(chain[0]), shape(chain[-1])), module

@@ -51,7 +51,7 @@ def config(**raw: Any) -> minibert.Config:
 def compared(folder: Path, head: str | None, tokens: int = 11, **sizes: Any) -> list[Any]:
     """The tensors in which a random checkpoint differs between the two sides."""
     size = tiny("drawn", MODERNBERT, **{"max_position_embeddings": 40} | FOUR | sizes)
-    theirs: Any = make(size, head, folder)
+    theirs = make(size, head, folder)
     both = Pair(minibert.load(folder, head=head), theirs, task(head, theirs.config, tokens), head)
     return unequal(both.climb(train=head is not None).rows)
 
@@ -119,7 +119,7 @@ def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named
     model = HEAD_CLASSES["masked-lm"](config())
     minibert.save(model, tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
-    layer: Any = model.encoder.layers[1]
+    layer = model.encoder.layers[1]
     for name, modules in (
         ("attn.Wqkv", (layer.attention.query, layer.attention.key, layer.attention.value)),
         ("mlp.Wi", (layer.feed_forward.expand, layer.feed_forward.gate)),
@@ -153,8 +153,8 @@ def test_every_head_is_bit_identical_with_each_pooling_and_activation(head, pool
 
 def test_float64_rotates_in_float64_where_upstream_rounds_to_float32(tmp_path):
     size = tiny("drawn", MODERNBERT, **FOUR)
-    theirs: Any = make(size, None, tmp_path).double()
-    ours: Any = minibert.load(tmp_path, dtype=torch.float64)
+    theirs = make(size, None, tmp_path).double()
+    ours = minibert.load(tmp_path, dtype=torch.float64)
     ids = torch.arange(4, 14)[None]
     with torch.no_grad():
         difference = (ours(ids).last_hidden_state - theirs(ids).last_hidden_state).abs().max()
@@ -205,7 +205,7 @@ class Largest:
 
     def __call__(self, query: Tensor, key: Tensor, *given: Any, **how: Any) -> Tensor:
         self.scores = max(self.scores, query.shape[2] * key.shape[2])
-        context: Tensor = self.right(query, key, *given, **how)
+        context = self.right(query, key, *given, **how)
         return context
 
 
@@ -290,7 +290,7 @@ def test_every_way_to_use_a_checkpoint_takes_it(folder, tmp_path):
     texts = ["the film is good", "the film is bad"]
     assert minibert.embed(texts, model=folder, pooling="mean").shape == (2, 24)
     assert minibert.TextFeatures(folder).fit_transform(texts).shape == (2, 24)
-    short: Raw = {"epochs": 1, "precision": "float32", "warmup": 0.0}
+    short = {"epochs": 1, "precision": "float32", "warmup": 0.0}
     minibert.train.finetune("classify", table, model=folder, out=tmp_path / "out", **short)
     assert "label" in minibert.predict(tmp_path / "out", texts)[0]
     minibert.train.distill(

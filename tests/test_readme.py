@@ -122,7 +122,7 @@ def test_a_shell_without_extras_has_none_and_stops_where_a_line_fails(folder):
 
 @pytest.mark.usefixtures("folder")
 def test_the_lines_for_python_run_as_printed_one_after_the_other():
-    names: dict[str, Any] = {}
+    names = {}
     for language, code, _ in ALL:
         if language == "python":
             run_python(code, names)

@@ -48,7 +48,7 @@ def test_the_work_is_text_of_the_objective(tmp_path, monkeypatch, minilm, object
     for name, text in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    session: Any = SimpleNamespace(
+    session = SimpleNamespace(
         settings=BenchSettings(train=True, objective=objective, sentences=2),
         tokenizer=minibert.load_tokenizer(minilm),
         result=SimpleNamespace(),
@@ -212,7 +212,7 @@ def test_one_sentence_and_cold_starts_of_minibert_and_transformers(checkpoint, m
 def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(checkpoint, result, monkeypatch):
     monkeypatch.setattr("minibert.utils.device.has_bfloat16", lambda device: True)
     config = minibert.Config.from_file(checkpoint / "config.json")
-    session: Any = SimpleNamespace(
+    session = SimpleNamespace(
         context=SimpleNamespace(device="gpu", folder=checkpoint),
         work=["the film is very good", "good"] * 9,
         result=result(config=config),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -77,7 +76,7 @@ def test_our_own_rows_that_differ_or_fail_are_wrong_and_those_of_others_are_not(
 
 
 def test_a_contestant_that_cannot_run_here_has_an_obstacle(monkeypatch):
-    def obstacle(precision: str, package: str = "minibert") -> str:
+    def obstacle(precision, package="minibert"):
         return Contestant("a", "A", precision, lambda context, precision: (len, ""), package).obstacle("cpu")
 
     monkeypatch.setattr("minibert.bench.results.has_bfloat16", lambda device: False)
@@ -91,7 +90,7 @@ def test_a_contestant_that_cannot_run_here_has_an_obstacle(monkeypatch):
 @pytest.mark.slow
 def test_a_process_that_fails_or_ends_is_reported_in_one_line(row):
     for function, argument, reason in ((int, "a\nword", "ValueError: invalid literal"), (os._exit, 3, "Broken")):
-        session: Any = SimpleNamespace(processes={"one": harness.new_process(1)}, stop=list)
+        session = SimpleNamespace(processes={"one": harness.new_process(1)}, stop=list)
         one = row("minibert-float32")
         assert harness.Session.request(session, one, function, argument, process="one") is None
         assert one.reason.startswith(f"failed: {reason}")

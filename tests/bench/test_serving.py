@@ -48,7 +48,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_clients_count_answers_and_errors(no_network):
-    seen: list[bytes] = []
+    seen = []
 
     class Answer(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -107,7 +107,7 @@ def test_under_full_load_for_minutes_there_is_no_error_and_the_memory_of_the_ser
             assert {status for _, status in answers} == {200}
         assert abs(peaks[-1] / peaks[0] - 1) <= 0.05
     finally:
-        server: Any = harness.JOBS.pop("minibert")
+        server = harness.JOBS.pop("minibert")
         server.process.kill()
         server.process.wait()
 

@@ -78,7 +78,7 @@ def test_both_train_the_same_masked_language_model(mlm):
 def test_a_difference_in_training_is_caught(objective, spoil, context, mlm, monkeypatch):
     original = TransformersTrainer.batches
 
-    def spoiled(self: TransformersTrainer, examples: Any) -> Any:
+    def spoiled(self, examples):
         batches = original(self, examples)
         spoil(batches)
         return batches
@@ -106,7 +106,7 @@ def without_gradients(model: Any, batch: Any) -> Tensor:
     ids=["without the last token", "without gradients", "slightly larger"],
 )
 def test_a_wrong_packed_step_is_caught(wrong, context, monkeypatch):
-    model: Any = minibert.load(context.folder, head="sequence-classification")
+    model = minibert.load(context.folder, head="sequence-classification")
     batch = training.make_batches("classify", EXAMPLES, minibert.load_tokenizer(context.folder)).of_rows(range(8))
     assert training.packed_difference(model, batch) <= TOLERANCE
     monkeypatch.setattr("minibert.train.loop.packed_loss", wrong)
@@ -160,11 +160,11 @@ def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context):
 def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(cuda, checkpoint, monkeypatch):
     devices = []
 
-    def load(context: Context, precision: str) -> Any:
+    def load(context, precision):
         devices.append(context.device)
         return (lambda examples: np.zeros(1)), ""
 
-    def compare(context: Context, *_: Any) -> tuple[int, int, float]:
+    def compare(context, *_):
         devices.append(context.device)
         return 10, 0, 0.0
 

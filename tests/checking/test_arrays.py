@@ -45,14 +45,14 @@ def numpy_bert(arrays: Any, weights: Any, eps: float = 1e-12) -> Any:
     """The embeddings and the first layer, by numpy alone."""
     w = {name.removeprefix("bert."): x for name, x in weights.items()}
 
-    def norm(x: Any, name: str) -> Any:
+    def norm(x, name):
         x = x - x.mean(-1, keepdims=True)
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w[name + ".weight"] + w[name + ".bias"]
 
-    def linear(x: Any, name: str) -> Any:
+    def linear(x, name):
         return x @ w[name + ".weight"].T + w[name + ".bias"]
 
-    def heads(x: Any) -> Any:
+    def heads(x):
         return x.reshape(*x.shape[:2], 4, -1).transpose(0, 2, 1, 3)
 
     ids, mask, segments = (arrays[name] for name in ("input_ids", "attention_mask", "token_type_ids"))

@@ -45,7 +45,7 @@ def test_relatives_are_right_too_and_a_wrong_one_is_located(family, tmp_path):
     folder = write_words_checkpoint(tmp_path / family, family)
     model = theirs(folder)
 
-    def call(shift: float = 0.0, **given: Any) -> Any:
+    def call(shift=0.0, **given):
         inputs = (
             given
             if family in ("roberta", "electra", "albert")
@@ -107,7 +107,7 @@ def test_the_mistakes_of_a_model_are_named_from_all_states_or_only_the_last(chan
 
 
 def test_two_mistakes_of_a_model_are_both_named(novels):
-    def both(model: Any) -> None:
+    def both(model):
         eps(model)
         no_scale(model)
 
@@ -116,7 +116,7 @@ def test_two_mistakes_of_a_model_are_both_named(novels):
 
 
 def test_an_unknown_mistake_is_located_at_its_layer(novels):
-    def one_layer(model: Any) -> None:
+    def one_layer(model):
         with torch.no_grad():
             model.encoder.layer[2].output.dense.weight *= 1.1
 
@@ -299,7 +299,7 @@ def second_layer_twice(model: Any) -> None:
     layer = model.encoder.layer[1]
     forward = layer.forward
 
-    def twice(x: Any, *more: Any, **how: Any) -> Any:
+    def twice(x, *more, **how):
         return forward(forward(x, *more, **how), *more, **how)
 
     layer.forward = twice
@@ -345,7 +345,7 @@ def test_a_decoder_that_is_not_tied_is_suspected_where_all_before_it_is_right(no
 def wrong_softmax(finite: bool) -> Callable[..., Any]:
     """The attention of a port whose softmax is over the queries; with -inf, rows of padding are NaN."""
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **how: Any) -> Any:
+    def attend(module, query, key, value, mask, **how):
         scores = query @ key.transpose(-1, -2) * module.scaling
         scores = scores + mask.clamp(min=-1e9) if finite else scores.masked_fill(mask < 0, float("-inf"))
         probabilities = torch.softmax(scores, dim=-2)

@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.words import write_tsv
@@ -39,10 +38,10 @@ def counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         minibert.save(model, folder.parent / name)
     write_tsv(folder.parent / "texts.tsv")
     (folder.parent / "lines.txt").write_text("a good film\na bad film\n\n" * 40)
-    counts: Counter[str] = Counter()
+    counts = Counter()
 
-    def counted(name: str, function: Any) -> Any:
-        def call(*args: Any, **how: Any) -> Any:
+    def counted(name, function):
+        def call(*args, **how):
             counts[name] += 1
             return function(*args, **how)
 

@@ -15,7 +15,6 @@ import transformers
 from safetensors.torch import load_file
 from support.models import HEADS, Pair, Written, assert_equal, unequal
 from support.words import as_before_2021, state_vectors
-from torch import Tensor
 
 import minibert
 from minibert.checkpoints.convert import convert
@@ -240,7 +239,7 @@ def test_nothing_is_converted_twice_or_half_written(written, pretraining, tmp_pa
     folder = write_old(tmp_path / "old", pretraining)
     refused(folder, tmp_path / "old", "is the same as, inside or around")
 
-    def full(path: Path, tensors: dict[str, Tensor]) -> None:
+    def full(path, tensors):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

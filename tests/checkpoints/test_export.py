@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from support.models import HEADS, TESTED
-from torch import Tensor
 from torch.export import Dim
 
 import minibert
@@ -72,11 +71,11 @@ def test_the_command_writes_a_file_that_onnxruntime_runs(family, head, inputs, o
     assert json.loads(printed.splitlines()[-1])["difference"] <= 3e-5
     session = onnxruntime.InferenceSession(out.read_bytes(), providers=["CPUExecutionProvider"])
     assert [[one.name for one in part] for part in (session.get_inputs(), session.get_outputs())] == [inputs, outputs]
-    model: Any = minibert.load(folder, **({"head": head} if head else {}))
+    model = minibert.load(folder, **({"head": head} if head else {}))
     given = inputs_of(model, (4, 23))
     found = session.run(None, {name: x.numpy() for name, x in zip(inputs, given, strict=True)})
     with torch.inference_mode():
-        expected: tuple[Tensor, ...] = Positional(model)(*given)
+        expected = Positional(model)(*given)
     assert all(float((torch.from_numpy(x) - y).abs().max()) <= 3e-5 for x, y in zip(found, expected, strict=True))
 
 
@@ -104,9 +103,9 @@ def test_a_relative_whose_tokenizer_gives_no_segments_needs_none(family, segment
 )
 def test_a_fine_tuned_folder_is_exported_with_its_head(held, requested, exported, tmp_path, monkeypatch):
     minibert.save(small("bert", held), tmp_path / "checkpoint")
-    found: list[Any] = []
+    found = []
 
-    def stop(wrapped: Positional, *given: Any, output_names: list[str], **more: Any) -> None:
+    def stop(wrapped, *given, output_names, **more):
         found.extend([wrapped.model, output_names])
         raise RuntimeError("no graph is needed here")
 

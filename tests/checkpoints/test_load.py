@@ -73,7 +73,7 @@ def test_any_prefix_and_nesting_loads_the_same_tensors(prefix, family, original,
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(prefix, bert, tmp_path):
-    def old(name: str) -> str:
+    def old(name):
         return prefix + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     folder = edited(bert, tmp_path, lambda tensors: {old(name): x for name, x in tensors.items()})
@@ -196,7 +196,7 @@ def test_a_file_of_any_float_loads_as_float32_unless_another_dtype_is_requested(
 def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
     value, stored, requested, bert, tmp_path
 ):
-    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def spoil(tensors):
         tensors = {name: x.to(stored) for name, x in tensors.items()}
         tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
         return tensors

@@ -42,7 +42,7 @@ def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command in this process, with bytes as standard input: status, standard output, standard error."""
 
-    def call(*argv: object, stdin: bytes = b"") -> tuple[int, str, str]:
+    def call(*argv, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             status = main.main([str(argument) for argument in argv])

@@ -20,7 +20,7 @@ PYTHON = re.compile(r"\w=[\w'\"(,;) ]|\w=$|\w\(|(?<![\w/.'-])(?!answer_start|mod
 def refuse(capsys: pytest.CaptureFixture[str]) -> Refuse:
     """Run a command line that is wrong: its error."""
 
-    def call(line: str) -> str:
+    def call(line):
         try:
             status = main(line.split())
         except SystemExit as end:

@@ -105,7 +105,7 @@ def test_an_empty_file_is_refused_and_nothing_is_written(kind, home, run, tmp_pa
 def test_a_table_that_another_process_writes_meanwhile_is_kept(home, run, tmp_path, monkeypatch):
     out, answers_of = tmp_path / "out.tsv", predict.answers_of
 
-    def meanwhile(*given: Any) -> Any:
+    def meanwhile(*given):
         out.write_text("theirs")
         return answers_of(*given)
 
@@ -174,7 +174,7 @@ def test_model_and_pretokenized_are_honoured_or_refused(kind, home, run, tmp_pat
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_device_and_batch_tokens_reach_the_model(kind, home, run):
-    reader: Any = open_reader(home / kind, device="cpu", batch_tokens=7)
+    reader = open_reader(home / kind, device="cpu", batch_tokens=7)
     tokens = reader.features.batch_tokens if isinstance(reader, Classifier) else reader.batch_tokens
     assert tokens == 7
     for option, message in (
@@ -287,7 +287,7 @@ def test_the_ending_decides_the_format_and_all_columns_are_there(ending, home, r
     data, out = write_table(tmp_path / "in.jsonl", rows), tmp_path / f"out{ending}"
     run("predict", home / "frozen", "--file", data, "--out", out)
     with Table(out, []) as table:
-        found: Any = [record for _, record in table.records()] if ending != ".parquet" else read_parquet(out)
+        found = [record for _, record in table.records()] if ending != ".parquet" else read_parquet(out)
     expected = minibert.predict(home / "frozen", [row["text"] for row in rows])
     assert [list(row) for row in found] == [
         ["label", "probability", "probabilities", "label_input", "label_input_input", "text", "note ü"]

@@ -33,7 +33,7 @@ HERE_PACKED = pytest.mark.skipif(
 
 
 def settings_of_torch() -> tuple[Any, ...]:
-    mkldnn: Any = torch.backends.mkldnn
+    mkldnn = torch.backends.mkldnn
     return (
         (mkldnn.enabled, mkldnn.deterministic, mkldnn.fp32_precision, mkldnn.matmul.fp32_precision),
         (torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32),
@@ -67,7 +67,7 @@ def test_a_kernel_adds_an_activation_that_it_does_not_have_itself(kernel, name):
 def product(dtype: torch.dtype = torch.float32, shift: int = 0) -> Callable[..., torch.Tensor]:
     """A product without its activation, in this dtype, whose rows are shifted."""
 
-    def call(self: Linear, x: torch.Tensor) -> torch.Tensor:
+    def call(self, x):
         bias = None if self.bias is None else self.bias.to(dtype)
         return torch.nn.functional.linear(x.to(dtype), self.weight.to(dtype), bias).float().roll(shift, dims=0)
 
@@ -103,7 +103,7 @@ def test_the_kernel_depends_on_the_build_of_torch_and_on_the_processor(monkeypat
 
 
 def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error(monkeypatch):
-    calls: list[tuple[int, ...]] = []
+    calls = []
     library = SimpleNamespace(mallopt=lambda *given: calls.append(given), malloc_trim=lambda pad: calls.append((pad,)))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     never = [(-1, matmul.NEVER), (-3, matmul.NEVER)]

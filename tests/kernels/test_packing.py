@@ -1,7 +1,6 @@
 """While the caller works on one item the next is made, by a thread that never outlives its caller."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,9 +13,9 @@ def running() -> list[str]:
 
 def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_works():
     made = {number: threading.Event() for number in range(5)}
-    taken: list[int] = []
+    taken = []
 
-    def items() -> Iterator[int]:
+    def items():
         for number in range(5):
             taken.append(number)
             yield number
@@ -32,7 +31,7 @@ def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_work
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_worker(error):
-    def fail(number: int) -> int:
+    def fail(number):
         if number == 2:
             raise error("two")
         return number

@@ -71,10 +71,10 @@ def test_frozen_weights_have_no_gradient_and_no_rows_are_no_error():
 
 @pytest.mark.parametrize("which", ["forward", "to the input", "to the weight"])
 def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which, monkeypatch):
-    def rounded(x: Tensor) -> Tensor:
+    def rounded(x):
         return x.bfloat16().float()
 
-    def coarse(x: Tensor, weight: Tensor) -> Tensor:
+    def coarse(x, weight):
         if which == "forward":
             return rounded(x @ weight.T)
         (x if which == "to the input" else weight).register_hook(rounded)  # of its gradient
@@ -202,7 +202,7 @@ def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch):
 def test_attention_drops_its_weights_and_keeps_their_mean():
     (query, key, value), mask = attention_inputs()
 
-    def attended(p: float) -> Tensor:
+    def attended(p):
         return fused_attention(query, key, value, mask, p).detach()
 
     exact = F.scaled_dot_product_attention(query, key, value, attn_mask=mask).detach()

@@ -1,14 +1,12 @@
 """The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import TESTED, Pair, unequal
-from torch import Tensor, nn
+from torch import nn
 
 import minibert
 from minibert import model
@@ -240,7 +238,7 @@ def test_another_dtype_or_attention_stays_within_its_bound(dtype, attention, tmp
 def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path, monkeypatch):
     make(TINY[0], None, tmp_path)
 
-    def ignores_the_mask(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+    def ignores_the_mask(query, key, value, keep, dropout):
         return F.scaled_dot_product_attention(query, key, value), None
 
     monkeypatch.setitem(model.ATTENTION, "sdpa", ignores_the_mask)

@@ -16,7 +16,7 @@ import minibert
 from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.bert import BERT
-from minibert.hooks import IN, OUT, Place, places, record
+from minibert.hooks import IN, OUT, places, record
 from minibert.parity.checkpoints import make_batch
 from minibert.parity.compare import (
     DROPOUT,
@@ -61,7 +61,7 @@ def test_a_change_at_any_stage_is_found_at_this_stage(head, family, pair):
     both = pair(family, head)
     batch = both.task.batch
     expected = record(both.theirs, batch)
-    places_of: dict[tuple[nn.Module, str], Place] = {}
+    places_of = {}
     for place, module, what in places(both.ours):
         if what in (IN, OUT):
             places_of.setdefault((module, str(what)), place)  # a shared layer is changed at its first step

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.models import Pair, edited, open_upstream, small_config, unequal
-from torch import Tensor, nn
+from torch import Tensor
 
 import minibert
 from minibert.checkpoints.checkpoint import Checkpoint
@@ -260,6 +260,6 @@ def test_inspect_says_what_a_relative_has_otherwise(family, written):
 def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family, pair, tmp_path):
     both = pair(family, "sequence-classification")
     minibert.save(both.ours, tmp_path)
-    theirs: nn.Module = open_upstream(type(both.theirs), tmp_path)
+    theirs = open_upstream(type(both.theirs), tmp_path)
     assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
     assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []

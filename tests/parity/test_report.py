@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -30,8 +29,8 @@ def test_the_command_reports_one_checkpoint(tmp_path, run):
 
 
 def test_the_command_fails_and_names_the_first_divergent_tensor(tmp_path, run, monkeypatch):
-    def load(*given: Any, **more: Any) -> Any:
-        loaded: Any = minibert.load(*given, **more)
+    def load(*given, **more):
+        loaded = minibert.load(*given, **more)
         getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = ACTIVATION["gelu_new"]
         return loaded
 

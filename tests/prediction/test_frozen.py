@@ -134,7 +134,7 @@ def test_labels_beside_data_that_has_its_own_are_refused():
 
 
 def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(checkpoint, trained, monkeypatch):
-    how: Any = {"pooling": "mean", "layers": (-2, -1)}
+    how = {"pooling": "mean", "layers": (-2, -1)}
     vectors, calls, transform = embed(TEXTS, str(checkpoint), **how), [], TextFeatures.transform
     monkeypatch.setattr(TextFeatures, "transform", lambda self, rows: calls.append(len(rows)) or transform(self, rows))
     again = train(TEXTS, LABELS, vectors=vectors, model=str(checkpoint), **how)

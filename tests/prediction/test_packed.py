@@ -86,7 +86,7 @@ def test_all_losses_of_texts_are_those_of_the_readable_step(kind, family, model)
 @pytest.mark.parametrize("head", ["sequence-classification", "token-classification"])
 def test_only_the_tokens_that_are_read_pass_the_last_layer(head, model, monkeypatch):
     monkeypatch.setattr(packing, "PADDED_FROM", 10**9)
-    seen: list[int] = []
+    seen = []
     batch, made = batch_of(head, [3, WIDTH, 5]), model(BERT, head)
     for layer in made.encoder.layers:
         layer.feed_forward.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
@@ -103,7 +103,7 @@ def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[packing.Grou
     """Keys and values are read through changed groups."""
     original = packed.packed_attention
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, batch: packing.Packed, dropout: Any) -> Any:
+    def attend(query, key, value, batch, dropout):
         asking = batch.read_groups if batch.is_last else batch.groups
         changed = replace(batch, groups=[change(group) for group in batch.groups], read_groups=asking, is_last=True)
         return original(query, key, value, changed, dropout)
@@ -121,7 +121,7 @@ def masks_become(change: Callable[[Tensor], Tensor | None]) -> Callable[[pytest.
 def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
     """The keys and values of a row are those of another row of its group."""
 
-    def turned(group: packing.Group) -> packing.Group:
+    def turned(group):
         cells = torch.arange(group.tokens) if group.cells is None else group.cells
         mask = None if group.mask is None else group.mask.flip(0)
         row, column = group.rows - 1 - cells // group.width, cells % group.width
@@ -150,7 +150,7 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
     original = packed.encode_packed
 
-    def encode(encoder: Any, batch: packing.Packed) -> Tensor:
+    def encode(encoder, batch):
         if batch.read is None:
             return original(encoder, batch)
         return original(encoder, replace(batch, read=(batch.read + 1).clamp(max=len(batch.ids) - 1)))
@@ -212,7 +212,7 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(family, hea
     assert len(places) >= 1 + 3 * len(made.encoder.layers)
     tokens, rows = batch.input_ids.numel() if Reads.ALL in made.reads else batch.tokens, list[int]()
 
-    def drop_every_second(module: nn.Dropout, x: Tensor) -> Tensor:
+    def drop_every_second(module, x):
         rows.append(x.shape[:-1].numel())
         return x * (torch.arange(x.shape[-1]) % 2) * 2 if module.p == 0.5 else F.dropout(x, module.p)
 
@@ -320,9 +320,9 @@ def test_only_constant_states_that_fit_into_memory_are_kept(model, monkeypatch):
 @pytest.mark.parametrize(("what", "times"), [("encoder", 1), ("2", 3)])
 def test_a_frozen_encoder_reads_each_text_once(what, times, checkpoint, monkeypatch):
     """And one of which the pooler is trained in each of three epochs."""
-    read: list[int] = []
+    read = []
 
-    def counting(right: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(right):
         return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))

@@ -35,7 +35,7 @@ async def call(server: app.Server, path: str, body: Any = None, method: str = "P
 def run(server: app.Server, work: Awaitable[Any]) -> Any:
     """Work with a server while its queues run."""
 
-    async def main() -> Any:
+    async def main():
         async with server.lifespan(server.app):
             return await asyncio.wait_for(work, 30)
 
@@ -149,7 +149,7 @@ def test_dimensions_that_vectors_cannot_have_are_refused_with_those_that_they_ca
 
 def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(folder, tmp_path, monkeypatch, capsys):
     stated = state_vectors(shutil.copytree(folder, tmp_path / "stated"))
-    served: list[app.Server] = []
+    served = []
     monkeypatch.setattr(app, "serve", lambda server, listener: served.append(server))
     for options, words in (
         ([], "pooling mean, normalized, at most 12 tokens, computed in float32 on cpu"),
@@ -165,10 +165,10 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(f
 
 
 def test_models_are_loaded_in_a_thread_that_has_ended_when_the_server_runs(folder, monkeypatch):
-    loading: list[threading.Thread] = []
-    alive: list[bool] = []
+    loading = []
+    alive = []
 
-    def load(*arguments: Any, **settings: Any) -> Vectors:
+    def load(*arguments, **settings):
         loading.append(threading.current_thread())
         return Vectors(*arguments, **settings)
 
@@ -212,7 +212,7 @@ def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
 @pytest.mark.parametrize("kind", ["texts", "pairs", "windows"])
 def test_a_frozen_classifier_answers_as_in_python(kind, vectors, folder, tmp_path):
     texts, labels = labelled()
-    settings: dict[str, Any] = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
+    settings = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
     train(texts, labels, model=str(folder), folds=0, **settings).save(tmp_path / "sentiment")
     classifier = Classifier.load(tmp_path / "sentiment")
     server, rows = app.Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
@@ -284,7 +284,7 @@ def test_masked_tokens_are_those_of_fill_mask(server, folder):
 
 
 def test_the_key_is_required_everywhere_but_at_health(vectors, monkeypatch):
-    compared: list[bytes] = []
+    compared = []
     monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append(a) or a == b)  # in constant time
     locked = app.Server(vectors, api_key="secret")
     wrong = ("", "Bearer wrong", "Basic secret", "Bearer secret2", b"\xe9")
@@ -354,7 +354,7 @@ def test_limits_are_held_by_row(input, status, message, vectors):
 def test_a_full_queue_is_429_and_has_space_again_later(vectors):
     server = app.Server(vectors, settings=LIMITS)
 
-    async def work() -> list[httpx.Response]:
+    async def work():
         answers = []
         for waiting in (10, 0):
             server.batchers[EMBED].tokens = waiting
@@ -378,7 +378,7 @@ class Poisoned(Vectors):
 def test_a_failure_is_reported_without_its_message_to_its_own_client_alone(vectors, folder, capsys):
     server = app.Server(Poisoned("words", vectors.embedder))
 
-    async def work() -> Any:
+    async def work():
         bodies = [{"model": "words", "input": text} for text in ("good", "good good good", "bad", "film")]
         return await asyncio.gather(*(call(server, EMBED, body) for body in bodies))
 

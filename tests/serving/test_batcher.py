@@ -24,7 +24,7 @@ class Computer:
     """Doubles numbers, remembers the batches, and fails for some numbers."""
 
     def __init__(self, fails: Iterable[int] = ()) -> None:
-        self.batches: list[list[Item]] = []
+        self.batches = []
         self.fails = set(fails)
 
     def __call__(self, items: list[Item]) -> list[int]:
@@ -41,7 +41,7 @@ def run(
 ) -> Any:
     """Work with a batcher that runs."""
 
-    async def main() -> Any:
+    async def main():
         with ThreadPoolExecutor(1) as executor:
             batcher = Batcher(compute, executor, batch_tokens=BUDGET, queue_tokens=100_000, wait=wait)
             running = asyncio.create_task(batcher.run())
@@ -67,7 +67,7 @@ def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
     number, compute = iter(range(1000)), Computer(wrong)
     everything = [(turns, [(next(number), tokens) for tokens in sizes]) for turns, sizes in requests]
 
-    async def work(batcher: Batcher) -> list[Any]:
+    async def work(batcher):
         tasks = [asyncio.ensure_future(submitted(batcher, items, turns)) for turns, items in everything]
         if leaving:
             await asyncio.sleep(0.0005)
@@ -92,12 +92,12 @@ def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
 def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_but_for_the_cancelled():
     begun, go, compute = threading.Event(), threading.Event(), Computer()
 
-    def held(items: list[Item]) -> list[int]:
+    def held(items):
         begun.set()
         assert go.wait(20)
         return compute(items)
 
-    async def work(batcher: Batcher) -> None:
+    async def work(batcher):
         first = batcher.submit([(0, 1)], [1])
         await asyncio.to_thread(begun.wait)
         others = [batcher.submit([(number, 2)], [2]) for number in range(1, 17)]
@@ -112,7 +112,7 @@ def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_bu
 def test_as_many_as_last_time_are_awaited_but_not_forever():
     compute = Computer()
 
-    async def work(batcher: Batcher) -> None:
+    async def work(batcher):
         batcher.together = 3
         await asyncio.gather(*(submitted(batcher, [(number, 2)], turns=3 * number) for number in range(3)))
         for number in (9, 10):  # two more never come
@@ -123,7 +123,7 @@ def test_as_many_as_last_time_are_awaited_but_not_forever():
 
 
 def test_a_client_alone_never_waits_for_others():
-    async def work(batcher: Batcher) -> None:
+    async def work(batcher):
         for number in range(5):
             await asyncio.wait_for(submitted(batcher, [(number, 2)]), 10)
 
@@ -132,7 +132,7 @@ def test_a_client_alone_never_waits_for_others():
 
 @pytest.mark.parametrize("shorts", [1, 4])
 def test_a_long_request_and_short_ones_take_turns(shorts):
-    async def main() -> list[list[int]]:
+    async def main():
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100_000)
         batcher.submit(range(1000), [8] * 1000)
         batches = []
@@ -149,7 +149,7 @@ def test_a_long_request_and_short_ones_take_turns(shorts):
 
 
 def test_a_full_queue_refuses_until_it_has_space():
-    async def main() -> None:
+    async def main():
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100)
         batcher.submit([(1, 60)], [60])
         second = batcher.submit([(2, 40)], [40])

@@ -151,7 +151,7 @@ def test_a_client_that_offers_http_2_is_answered_in_http_1_with_its_body(server,
 def test_an_offer_that_arrives_in_pieces_is_read_too(server):
     sent = offering(of('"good"'))
 
-    async def in_pieces(size: int) -> int:
+    async def in_pieces(size):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(sent), size):
@@ -275,15 +275,15 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
 def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server, expected):
     """Good clients get the right vectors before, meanwhile and after; some bad ones disconnect half-way."""
     requests = [post(of(json.dumps(text))) for text in TEXTS]
-    wrong: list[Any] = []
+    wrong = []
     answered = asyncio.Barrier(5)  # the good ones have their first answers, and the bad ones begin
 
-    async def bad() -> dict[str, int]:
+    async def bad():
         await answered.wait()
         await asyncio.gather(*(exchange(server.port, sent[: len(sent) // 2], True) for _, sent in BAD.values()))
         return {name: await exchange(server.port, sent) for name, (_, sent) in BAD.items()}
 
-    async def good(number: int, others: asyncio.Task[Any]) -> None:
+    async def good(number, others):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for sent in itertools.count():
             last = others.done()  # one more answer, after all the bad ones
@@ -299,7 +299,7 @@ def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server, expec
                 break
         writer.close()
 
-    async def together() -> dict[str, int]:
+    async def together():
         others = asyncio.create_task(bad())
         await asyncio.gather(*(good(number, others) for number in range(4)))
         return await others
@@ -322,11 +322,11 @@ def test_clients_that_disconnect_are_dropped_from_the_queue(server):
     """Each requests 2,048 vectors, and all disconnect as soon as some of them wait."""
     many = post(of(json.dumps(["good film " * 8] * 2048)))
 
-    def number(name: str) -> float:
+    def number(name):
         page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
         return float(re.findall(rf"(?m)^minibert_{name} (.+)$", page)[0])
 
-    async def come_and_go() -> None:
+    async def come_and_go():
         pairs = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
         for _, writer in pairs:
             writer.write(many)
@@ -395,7 +395,7 @@ def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked):
     """The last test of this server, which it ends."""
     request = post(of(json.dumps(["good film"] * 40)), more=LOCKED)
 
-    async def in_flight() -> list[tuple[int, bytes]]:
+    async def in_flight():
         pairs = [await asyncio.open_connection("127.0.0.1", locked.port) for _ in range(9)]  # the last stays idle
         for _, writer in pairs[:8]:
             writer.write(request[:-1])

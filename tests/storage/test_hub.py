@@ -319,7 +319,7 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
 
 
 def test_of_two_downloads_at_a_time_the_second_is_refused(places, download):
-    def download_again(*name: str, local_dir: Path, **how: Any) -> None:
+    def download_again(*name, local_dir, **how):
         with pytest.raises(RuntimeError, match=r"their-bert\.partial"):
             hub.fetch("someone/their-bert")
         whole(*name, local_dir=local_dir, **how)
@@ -332,7 +332,7 @@ def test_of_two_downloads_at_a_time_the_second_is_refused(places, download):
 
 
 def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(places, download):
-    def old(folder: Path) -> None:
+    def old(folder):
         make(folder / "0_BERT")
         make(folder, "modules.json")
         (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.BERT", "path": "0_BERT"}]')
@@ -389,7 +389,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(writ
     assert not folder.exists()
     first = set(folder.with_name("their-bert.partial").glob("*"))
 
-    def resumes(hub_id: str, local_dir: Path, **_: Any) -> None:
+    def resumes(hub_id, local_dir, **_):
         assert set(local_dir.glob("*")) == first
         make(local_dir)
 

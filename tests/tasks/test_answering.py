@@ -128,7 +128,7 @@ def test_windows_are_those_of_transformers_whose_stride_is_the_overlap(stride):
     context, question = PASSAGE * 3, "Where was she born?"
     encoded = encode(Answering(max_question=8, stride=stride), Questions([Question(question, context)]), 40)
     room = 40 - len(REFERENCE(question)["input_ids"]) - 1
-    how: Any = {"truncation": "only_second", "stride": room - stride, "return_overflowing_tokens": True}
+    how = {"truncation": "only_second", "stride": room - stride, "return_overflowing_tokens": True}
     theirs = REFERENCE(question, context, max_length=40, **how)
     assert [one.ids for one in encoded.examples] == theirs["input_ids"]
     assert [one.segments for one in encoded.examples] == theirs["token_type_ids"]

@@ -157,7 +157,7 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer)
 
 
 def decode(*logits: float, data: list[ChoiceQuestion]) -> list[Any]:
-    scores: list[Any] = [np.array([one], dtype=np.float32) for one in logits]
+    scores = [np.array([one], dtype=np.float32) for one in logits]
     return TASK.decode(scores, Encoded([], choices=len(logits) // len(data)), data, [])
 
 

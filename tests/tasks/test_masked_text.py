@@ -2,7 +2,6 @@
 
 import json
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from support.models import assert_equal, minilm_folder, open_upstream, write_checkpoint
 from support.training import to_the_end
 from support.words import BAD, GOOD, OTHER, write_words_checkpoint
-from torch import Tensor
 
 import minibert
 from minibert.heads import Head
@@ -144,12 +142,12 @@ def test_figures_are_those_of_the_readable_logits(folders, corpus):
 def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
     encoded = TASK.encode(TASK.read(corpus), minibert.load_tokenizer(folders["bert"]), [], 16)
 
-    def most_alive(keep: Callable[[Tensor, Example], Tensor]) -> int:
+    def most_alive(keep):
         """The logits of how many batches, each of them one block of memory, are held together."""
-        blocks: weakref.WeakSet[Any] = weakref.WeakSet()
-        alive: list[int] = []
+        blocks = weakref.WeakSet()
+        alive = []
 
-        def watched(logits: Tensor, example: Example) -> Tensor:
+        def watched(logits, example):
             blocks.add(logits.untyped_storage())
             alive.append(len(blocks))
             return keep(logits, example)
@@ -158,7 +156,7 @@ def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
-    held: list[Tensor] = []
+    held = []
     assert most_alive(lambda logits, example: (held.append(logits), logits)[1]) == 12
 
 
@@ -235,7 +233,7 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
     model = open_upstream(transformers.BertForMaskedLM, small)
     with torch.no_grad():
         rows = model(**batch).logits[0, batch["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
-    ours: Any = minibert.load(small, head="masked-lm").train()
+    ours = minibert.load(small, head="masked-lm").train()
     for found in (fill_mask(TEXT, small, 4), fill_mask(TEXT, ours, 4, tokenizer=minibert.load_tokenizer(small))):
         assert len(found) == len(rows) == 2
         for guess, row in zip(found, rows, strict=True):
@@ -268,7 +266,7 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
 )
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
 def test_what_cannot_be_filled_is_refused(text, model, settings, error, message, small, folders):
-    made: dict[str, Callable[[], Any]] = {
+    made = {
         "folder": lambda: small,
         "fresh": lambda: minibert.load(small, head="masked-lm", new_head=True),
         "encoder": lambda: minibert.load(small),
@@ -280,7 +278,7 @@ def test_what_cannot_be_filled_is_refused(text, model, settings, error, message,
 
 
 def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_continues_its_word(learned):
-    reader: Any = open_reader(learned[1])
+    reader = open_reader(learned[1])
     [guesses] = fill_mask("The film very [MASK]!", reader.model, 5, tokenizer=reader.tokenizer)
     answers, best = reader.answer(data := reader.task.from_texts(["The film very [MASK]!"])), guesses[0]
     filled = f"The film very {best.token}!"

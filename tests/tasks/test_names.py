@@ -147,7 +147,6 @@ def test_an_array_in_a_cell_is_the_array_in_jsonl(tmp_path, task, name, rows):
 
 
 def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them():
-    rows: Any
     for rows in ([[0, 10], [2], [10]], [{0, 10}, {2}, {10}], [["b", "a"], [], ["c", "a"]], [["0"], ["10"], ["2", "0"]]):
         theirs = MultiLabelBinarizer().fit(rows).classes_.tolist()
         assert order_of(SEVERAL, rows) == list(map(str, theirs))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +24,9 @@ BOUND = 1e-4
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Random checkpoints by family, each written once."""
-    found: dict[str, Path] = {}
+    found = {}
 
-    def folder_of(family: str) -> Path:
+    def folder_of(family):
         if family not in found:
             folder = tmp_path_factory.mktemp(family)
             if family in CLASSES:
@@ -115,7 +114,7 @@ def test_texts_in_any_order_batch_and_portion_get_the_same_scores(bert, monkeypa
 
 def test_score_gives_a_number_a_text_or_the_tokens_too_for_a_folder_or_a_loaded_model(bert):
     scores, tokenizer = minibert.score(TEXTS, bert), minibert.load_tokenizer(bert)
-    model: Any = minibert.load(bert, head="masked-lm").train()
+    model = minibert.load(bert, head="masked-lm").train()
     assert all(isinstance(one, float) and one < 0 for one in scores)
     assert minibert.score(np.array(TEXTS), model=model, tokenizer=tokenizer) == pytest.approx(scores, abs=BOUND)
     assert model.training  # as it was

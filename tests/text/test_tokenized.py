@@ -32,7 +32,7 @@ def tokenizer(both: Any) -> Callable[[str], Tokenizer]:
 def processor(pair: list[tuple[str, int]], single: str = "<s> A </s>") -> dict[str, Any]:
     """A TemplateProcessing: tokens of a pair with their segments, A and B for the texts."""
 
-    def item(name: str, segment: int) -> dict[str, Any]:
+    def item(name, segment):
         return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
 
     return {

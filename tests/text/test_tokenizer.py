@@ -256,7 +256,7 @@ def test_a_token_is_displayed_as_text(both):
 
 
 def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids():
-    options: list[Any] = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
+    options = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
     assert len({TOKENIZER.fingerprint, *(load_tokenizer(FOLDER, **how).fingerprint for how in options)}) == 4
     # Caches and saved classifiers of users have it.
     assert TOKENIZER.fingerprint == "d1ca422ac6a799d0882dec07ccb6acbf702330d42803098d757d810e1038223c"

@@ -68,7 +68,7 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused():
     found |= set(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
     for name in ("Bert", "DistilBert", "Roberta", "XLMRoberta", "Camembert", "Albert"):
         found |= set(inspect.signature(getattr(transformers, f"{name}Tokenizer").__init__).parameters)
-    harmless: set[str] = set().union(*HARMLESS.values())
+    harmless = set().union(*HARMLESS.values())
     assert found - {"self", "args", "kwargs"} == APPLIED | UNSUPPORTED | harmless
     assert len(APPLIED) + len(UNSUPPORTED) + sum(map(len, HARMLESS.values())) == len(APPLIED | UNSUPPORTED | harmless)
 

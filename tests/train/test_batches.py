@@ -95,7 +95,7 @@ def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first():
 
 
 def test_examples_are_augmented_by_epoch_and_row():
-    def augment(example: Example, epoch: int, row: int) -> Example:
+    def augment(example, epoch, row):
         return replace(example, ids=[100 * epoch + row])
 
     batches = Batches(numbered(10), 4, 0, pad_id=0, augment=augment)
@@ -267,7 +267,7 @@ def test_windows_of_earlier_batches_are_not_read_again(folder, tmp_path):
 
 
 def test_other_tokens_are_masked_each_time_a_sentence_is_used(folder):
-    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    seen = {}
     for batch in stream(folder, None, window=10**6).epoch_batches(0):
         for ids, labels in zip(batch.input_ids, batch.labels["labels"], strict=True):
             original = torch.where(labels == IGNORED, ids, labels)

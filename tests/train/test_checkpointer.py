@@ -57,14 +57,14 @@ def run(checkpoint: Path, folder: Path, every: int = 2, step: int = 0, act: Act 
     """
     right, done = loop.one_step, list[int]()
 
-    def one_step(*given: Any) -> Any:
+    def one_step(*given):
         changed = list(given)
         if given[5] == step:
             act(changed)
         done.append(given[5])
         return right(*changed)
 
-    how: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "accumulate": 2, "precision": "float32"}
+    how = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "accumulate": 2, "precision": "float32"}
     settings = FinetuneSettings(model=str(checkpoint), save_every=every, **how)
     data = TASK.from_labels(*labelled(18))
     second_is_best = patch("minibert.train.run.is_best", lambda progress, main: progress.epoch <= 2)
@@ -133,8 +133,8 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(checkpoint, w
     """A copy of the folder before each time that a file appears or is removed is what a kill would leave."""
     folder, copies = tmp_path / "run", list[Path]()
 
-    def copy_before(function: Any) -> Any:
-        def watched(*given: Any, **more: Any) -> Any:
+    def copy_before(function):
+        def watched(*given, **more):
             copies.append(tmp_path / f"{len(copies):03d}")
             shutil.copytree(folder, copies[-1])
             return function(*given, **more)
@@ -393,7 +393,7 @@ def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(begun):
 def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(checkpoint, whole, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(given: list[Any]) -> None:
+    def fill(given):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # the system refuses longer files
 
     try:

@@ -16,7 +16,6 @@ import transformers
 from support.models import assert_equal, edited, open_upstream
 from support.training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
 from support.words import labelled, write_tsv, write_words_checkpoint
-from torch import Tensor
 
 import minibert
 from minibert.families.albert import ALBERT
@@ -69,7 +68,7 @@ def teacher(written: Callable[..., tuple[Path, Any]]) -> Head:
 
 
 def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher):
-    student: Any = new_student(teacher, (0, 3))
+    student = new_student(teacher, (0, 3))
     assert student.config.family.name == "distilbert" and len(student.encoder.layers) == 2
     assert student.encoder.pooler is None and not hasattr(student.encoder.embeddings, "segment")
     for part in ("encoder.layers.1", "encoder.embeddings.position", "transform_norm", "decoder"):
@@ -184,7 +183,7 @@ def test_a_batch_without_masked_tokens_is_learned_from(step, places, teacher):
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked language model that knows some of a corpus, and a classifier that tells good from bad."""
     folder = write_home(tmp_path_factory.mktemp("home"))
-    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 30, "batch_size": 8, "learning_rate": 8e-3}
+    how = QUICK | {"objective": "mlm", "steps": 30, "batch_size": 8, "learning_rate": 8e-3}
     pretrain(folder / "corpus.txt", out=folder / "taught", init=folder / "teacher", **how)
     how = QUICK | {"epochs": 5, "batch_size": 8, "learning_rate": 6e-3}
     finetune("classify", *labelled(48), model=folder / "teacher", out=folder / "tuned", **how)
@@ -200,7 +199,7 @@ def test_the_result_is_an_ordinary_distilbert_that_has_learned(home, tmp_path):
     run = run_of(home, steps=27, save_every=15, batch_size=8, learning_rate=6e-3, layers=2)
     teacher = run.objective.teacher
     before = copy.deepcopy(teacher.state_dict())
-    model: Any = run.finish(tmp_path / "out").model
+    model = run.finish(tmp_path / "out").model
     assert_equal(teacher.state_dict(), before)
     assert not any(module.training for module in [*teacher.modules(), *model.modules()])
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
@@ -244,7 +243,7 @@ def classifier_run(teacher: Path, data: Any = None, task: Classification = SINGL
 def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home):
     torch.manual_seed(0)
     run = classifier_run(home / "tuned")
-    student: Any = run.new_model().eval()
+    student = run.new_model().eval()
     rows = [3, 0, 8, 21]
     batch = collate([run.encoded.examples[row] for row in rows], rows, 0)
     texts = [torch.tensor([run.encoded.examples[row].ids]) for row in rows]
@@ -265,7 +264,7 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home):
 
 
 def test_the_labels_of_a_teacher_may_be_in_another_order(home, tmp_path):
-    def swapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def swapped(tensors):
         return tensors | {name: tensors[name].flip(0) for name in ("classifier.weight", "classifier.bias")}
 
     names = {"id2label": {"0": "pos", "1": "neg"}, "label2id": {"pos": 0, "neg": 1}}
@@ -277,7 +276,7 @@ def test_the_labels_of_a_teacher_may_be_in_another_order(home, tmp_path):
 
 def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path):
     names = ["z", "a", "m"]
-    head: dict[str, Any] = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
+    head = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
     teacher = write_words_checkpoint(tmp_path / "three", num_hidden_layers=2, **head)
     run = classifier_run(teacher, SINGLE.from_labels(labelled(24)[0], names * 8))
     student = run.new_model()

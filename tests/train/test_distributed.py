@@ -136,9 +136,9 @@ def test_the_other_ranks_end_too_once_it_has(rank, monkeypatch):
 
 @pytest.mark.parametrize("differs", ["data", "seed", "learning_rate", "precision", "epochs", "save_every", "out"])
 def test_all_that_determines_a_run_is_compared_before_its_folder_is_made(differs, words, tmp_path, monkeypatch):
-    compared: list[dict[str, Any]] = []
+    compared = []
 
-    def compare(self: DistributedContext, config: dict[str, Any]) -> None:
+    def compare(self, config):
         compared.append(config)
         raise SystemExit
 
@@ -297,7 +297,7 @@ def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched, tmp_p
     torch.manual_seed(run.settings.seed)
     model = run.new_model()
     settings = replace(run.settings, accumulate=2 * run.settings.accumulate)
-    batches: Any = Interleaved(run, tmp_path)
+    batches = Interleaved(run, tmp_path)
     windows = [set(stream.windows) for stream in batches.streams]
     assert windows[0] | windows[1] == set(range(run.corpus.windows)) and not windows[0] & windows[1]
     optimizer = new_optimizer(model, settings)

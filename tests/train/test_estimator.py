@@ -163,7 +163,7 @@ def test_a_text_of_weight_zero_is_not_learned_from(checkpoint):
 
 def test_a_missing_text_is_refused_with_its_row_or_is_empty(checkpoint):
     texts, labels = labelled(8)
-    gaps: list[Any] = [*texts[:3], pd.NA, *texts[4:]]
+    gaps = [*texts[:3], pd.NA, *texts[4:]]
     fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
     assert fitted.predict([pd.NA]).tolist() == fitted.predict([""]).tolist()
     with pytest.raises(TypeError, match=r"row 3\b"):

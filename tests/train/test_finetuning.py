@@ -50,7 +50,7 @@ def test_shuffled_labels_are_not_learned(checkpoint, tmp_path):
 
 
 def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(checkpoint):
-    task: Any = task_class("classify")()
+    task = task_class("classify")()
     for max_length, expected in ((None, 20), (20, 20), (5, 5)):
         settings = FinetuneSettings(model=str(checkpoint), max_length=max_length)
         data = task.from_labels(*labelled(12))
@@ -70,14 +70,14 @@ def test_a_new_head_of_a_regression_begins_at_the_mean_of_the_labels_and_a_train
     texts, _ = labelled(24)
     numbers = [100.0 + row % 3 for row in range(24)]
     data = Classification(regression=True).from_labels(texts, numbers)
-    how: dict[str, Any] = {"model": checkpoint, "out": tmp_path / "out", "dev": data, **QUICK | {"epochs": 1}}
-    trained: Any = finetune(Classification(regression=True), data, **how)
+    how = {"model": checkpoint, "out": tmp_path / "out", "dev": data, **QUICK | {"epochs": 1}}
+    trained = finetune(Classification(regression=True), data, **how)
     assert all(98 < one["value"] < 104 for one in trained.predict(texts))
     settings = FinetuneSettings(model=str(tmp_path / "out"))
     run = FinetuneRun.of(Classification(regression=True), data, None, settings)
-    again: Any = run.new_model()
+    again = run.new_model()
     assert_equal(again.state_dict(), trained.state_dict())
-    fresh: Any = replace(run, checkpoint=Checkpoint.open(checkpoint)).new_model()
+    fresh = replace(run, checkpoint=Checkpoint.open(checkpoint)).new_model()
     assert fresh.classifier.bias.tolist() == [101.0]
 
 
@@ -139,7 +139,7 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     none = {"id": "2", "question": "the play", "answers": [], "is_impossible": True}
     squad = {"version": "v2.0", "data": [{"paragraphs": [{"context": context, "qas": [known, none]}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
-    how: dict[str, Any] = {"max_question": 3, "max_answer": 2, "n_best": 4, "stride": 2, "null_threshold": -99.0}
+    how = {"max_question": 3, "max_answer": 2, "n_best": 4, "stride": 2, "null_threshold": -99.0}
     finetune(Answering(**how), tmp_path / "squad.json", model=checkpoint, out=tmp_path / "out", epochs=2, max_length=12)
     reader = open_reader(tmp_path / "out")
     assert reader.task == Answering(**how, unanswerable=True)
@@ -176,8 +176,8 @@ def test_named_columns_of_a_data_frame_a_dict_and_a_file_are_the_same_data(tmp_p
 
 def test_a_model_from_a_data_frame_answers_texts_also_after_a_pickle(checkpoint):
     frame = as_frame()
-    how: Any = {"text": "message", "label": "category", "epochs": 1, "batch_size": 8}
-    model: Any = finetune("classify", frame, dev=frame, model=checkpoint, **how)
+    how = {"text": "message", "label": "category", "epochs": 1, "batch_size": 8}
+    model = finetune("classify", frame, dev=frame, model=checkpoint, **how)
     texts = frame["message"][:2].tolist()
     answers = model.predict(texts)
     assert answers == minibert.predict(model, texts)
@@ -191,7 +191,7 @@ def test_lists_of_labels_in_a_file_train_a_model_of_several_labels(checkpoint, t
     rows = [{"text": f"the film {n}", "label": [["plot", "cast"], ["cast"], []][n % 3]} for n in range(6)]
     for name, given in (("x.jsonl", rows), ("dev.jsonl", [{"text": "the film", "label": "plot"}] * 2)):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in given))
-    how: Any = {"model": checkpoint, "epochs": 1, "batch_size": 2, "dev": tmp_path / "dev.jsonl"}
+    how = {"model": checkpoint, "epochs": 1, "batch_size": 2, "dev": tmp_path / "dev.jsonl"}
     model = finetune("classify", tmp_path / "x.jsonl", **how)
     assert model.config.problem_type == "multi_label_classification"
     assert list(model.predict(["the film"])[0]["probabilities"]) == ["cast", "plot"]
@@ -202,10 +202,10 @@ def test_lists_of_labels_in_a_file_train_a_model_of_several_labels(checkpoint, t
 def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint):
     texts, labels = labelled(8)
     nothing, how = pd.NA, {"model": checkpoint, "epochs": 2}
-    gaps: list[Any] = [*texts[:3], nothing, *texts[4:]]
+    gaps = [*texts[:3], nothing, *texts[4:]]
     with pytest.raises(TypeError, match=r"row 3 .*missing='empty'"):
         finetune("classify", {"text": gaps, "label": labels}, **how)
-    one: Any = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
+    one = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
     assert one.predict([nothing, "the film"]) == one.predict(["", "the film"])
 
 

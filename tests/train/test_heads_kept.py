@@ -33,7 +33,7 @@ Made = Callable[..., Path]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A checkpoint with a random head that knows these labels."""
 
-    def made(names: list[str] | None = None, head: str = "sequence-classification", **more: Any) -> Path:
+    def made(names=None, head="sequence-classification", **more):
         named = {} if names is None else {"id2label": dict(enumerate(names)), "num_labels": len(names)}
         return write_words_checkpoint(tmp_path_factory.mktemp("head"), head=head, **named | more)
 
@@ -47,9 +47,9 @@ def run_of(folder: Path, labels: Any, task: Task = ONE, dev: Any = None) -> Fine
 
 def is_kept(run: FinetuneRun, folder: Path) -> bool:
     """Whether the run begins with the head of the checkpoint, its labels as they are numbered in the data."""
-    model: Any = run.new_model()
+    model = run.new_model()
     assert list(model.config.id2label.values()) == run.labels and model.config.problem_type == run.task.problem_type
-    before: Any = minibert.load(folder, head=run.task.head)
+    before = minibert.load(folder, head=run.task.head)
     same = model.classifier.weight.shape == before.classifier.weight.shape
     return bool(same and torch.equal(model.classifier.weight, before.classifier.weight))
 
@@ -122,11 +122,11 @@ def test_a_checkpoint_without_a_head_or_with_one_of_another_task_needs_no_line(m
 
 
 def test_training_goes_on_and_is_measured_with_the_order_of_the_head(made, tmp_path):
-    how: dict[str, Any] = {"batch_size": 8, "learning_rate": 6e-3, "precision": "float32"}
+    how = {"batch_size": 8, "learning_rate": 6e-3, "precision": "float32"}
     first = finetune("classify", TEXTS, NAMES, model=made(["pos", "neg"]), out=tmp_path / "one", epochs=8, **how)
     assert first.config.id2label == {0: "pos", 1: "neg"}
     finetune("classify", TEXTS, NAMES, model=tmp_path / "one", out=tmp_path / "two", epochs=1, **how | {"seed": 7})
-    reader: Any = open_reader(tmp_path / "two")
+    reader = open_reader(tmp_path / "two")
     assert reader.measure(ONE.from_labels(TEXTS, NAMES)).score == 1.0
     report = json.loads((tmp_path / "two" / "training.json").read_text())
     assert (report["labels"], report["notes"]) == (["pos", "neg"], [])
@@ -140,7 +140,7 @@ def test_a_new_head_is_noted_in_the_report_and_the_log(made, tmp_path, caplog):
 
 
 def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made):
-    reader: Any = open_reader(made(num_labels=3))
+    reader = open_reader(made(num_labels=3))
     numbers = [row % 3 for row in range(24)]
     found = reader.measure(ONE.from_labels(TEXTS, numbers)).figures
     named = reader.measure(ONE.from_labels(TEXTS, [f"LABEL_{number}" for number in numbers])).figures

@@ -156,7 +156,7 @@ def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made):
 
 def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found:
     """The loss and the gradients of one step, before they are clipped, in float64."""
-    kept: dict[str, Tensor] = {}
+    kept = {}
     model.double()
     optimizer = new_optimizer(model, TWENTY)
     optimizer.register_step_pre_hook(
@@ -206,7 +206,7 @@ def test_a_part_without_a_label_is_left_out(loss_of, made):
 def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leaves_the_weights(finite, made):
     """Clipping divides by the norm of the gradient: every weight would become NaN."""
 
-    def change(loss: Tensor) -> Tensor:
+    def change(loss):
         loss.register_hook(lambda gradient: gradient * float("inf"))
         return loss if finite else loss * float("nan")
 
@@ -222,7 +222,7 @@ def test_bfloat16_is_of_the_products_alone_and_learns_alike(made):
     settings = TrainSettings(epochs=30, batch_size=4, learning_rate=5e-3, precision="bfloat16")
     model = made()
     optimizer = new_optimizer(model, settings)
-    dtypes: set[torch.dtype] = set()
+    dtypes = set()
     model.encoder.layers[0].feed_forward.expand.register_forward_hook(lambda *given: dtypes.add(given[2].dtype))
     progress = to_the_end(train(model, batches_of(HEAD, 4, 4), settings, optimizer=optimizer))
     assert dtypes == {torch.bfloat16}

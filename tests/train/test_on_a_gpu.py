@@ -58,7 +58,7 @@ def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Any]:
 def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family, head, model):
     batch = batch_of(head, [3, 7, WIDTH, 5], family=family)
 
-    def losses(device: str) -> list[float]:
+    def losses(device):
         made = model(family, head).to(device)
         optimizer = new_optimizer(made, TrainSettings())
         return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).loss for _ in range(2)]
@@ -148,7 +148,7 @@ def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(home, 
     """The emulated device, unlike a real one, adds up in one order, so that the bits are the same."""
     steps, how = iter(range(9)), EPOCHS | {"batch_size": 8, "device": "gpu"}  # two epochs of three steps
 
-    def stops(*given: Any) -> Any:
+    def stops(*given):
         if next(steps) == 5:
             raise RuntimeError("the machine stops")
         return one_step(*given)

@@ -60,7 +60,7 @@ def test_the_command_writes_an_ordinary_checkpoint(home, tmp_path, run):
     assert len(report["curves"]["masked-lm"]) == len(report["curves"]["next-sentence"]) == 30
     assert report["epochs"][-1]["masked_lm_loss"] < report["epochs"][0]["masked_lm_loss"]
     theirs = open_upstream(transformers.AutoModelForPreTraining, tmp_path / "out")
-    ours: Any = minibert.load(tmp_path / "out", head="pretraining")
+    ours = minibert.load(tmp_path / "out", head="pretraining")
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
         assert torch.equal(ours(ids).prediction_logits, theirs(ids).prediction_logits)
@@ -217,7 +217,7 @@ def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name):
 def test_the_packed_step_is_the_readable_one(name):
     model, given = new_model(name), batch(name)
 
-    def found(step: str, batch: ExampleBatch) -> Found:
+    def found(step, batch):
         return Found.of(OBJECTIVES[name](step), model, batch)
 
     right = found("readable", given)

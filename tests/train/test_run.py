@@ -50,7 +50,7 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     """The model and training.json of a run of each kind that was not interrupted."""
 
     @cache
-    def whole(kind: str) -> tuple[Any, dict[str, Any]]:
+    def whole(kind):
         out = tmp_path_factory.mktemp("whole") / "out"
         model = KINDS[kind](home, out=out, **(STEPS if kind in OF_STEPS else EPOCHS))
         return model, json.loads((out / "training.json").read_text())
@@ -73,7 +73,7 @@ def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
     model, one = whole(kind)
     calls, right = list[int](), loop.one_step
 
-    def interrupted(*args: Any) -> Any:
+    def interrupted(*args):
         calls.append(len(calls) + 1)
         if len(calls) == step and signalled:
             signal.raise_signal(signal.SIGINT)
@@ -101,7 +101,7 @@ def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
 def test_a_second_signal_stops_a_run_at_once_and_a_run_without_a_state_leaves_nothing(
     home, tmp_path, monkeypatch, capfd
 ):
-    def signalled(*args: Any) -> Any:
+    def signalled(*args):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -132,7 +132,7 @@ def test_the_command_stops_after_a_signal_and_the_same_command_goes_on(number, h
     command = [sys.executable, "-m", "minibert", "finetune", "classify", home / "train.tsv", "--out", tmp_path / "out"]
     command += ["--model", home / "words", "--max-length", "16", "--epochs", "2000"]
     interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
-    how: dict[str, Any] = {"text": True, "preexec_fn": interruptible, "stdout": PIPE, "stderr": PIPE}
+    how = {"text": True, "preexec_fn": interruptible, "stdout": PIPE, "stderr": PIPE}
     with subprocess.Popen(command, **how) as process:
         while not any(tmp_path.glob("out.training/state-*")) and process.poll() is None:
             time.sleep(0.01)
@@ -264,7 +264,7 @@ def test_two_trainings_with_one_seed_in_two_threads_give_the_same_bits(home, mon
     with ThreadPoolExecutor(1) as pool:
         second = []
 
-        def watched(*args: Any) -> Any:
+        def watched(*args):
             if threading.current_thread() is not main:
                 stepped.set()
             elif not second:

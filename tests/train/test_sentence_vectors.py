@@ -176,7 +176,7 @@ def test_both_passes_of_a_step_have_the_same_dropout(pair, monkeypatch):
     model = model_of(pair, hidden_dropout_prob=0.2).train()
     parts = [collate(pairs_of_texts(4, seed=seed), range(4), 0, 2) for seed in (1, 2)]
 
-    def spread() -> float:
+    def spread():
         loss = VectorLoss(Embedding().step_loss, packed_output).of_step(model, parts, "float32", SINGLE_PROCESS)
         one, other = (float(loss.means(model, part)["loss"].detach()) for part in parts)
         return abs(one - other)
@@ -295,7 +295,7 @@ def test_the_packed_loop_ends_where_the_readable_one_does(pair):
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    def write(*lines: str, name: str = "rows.tsv") -> Path:
+    def write(*lines, name="rows.tsv"):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
         return tmp_path / name
 

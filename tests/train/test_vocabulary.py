@@ -38,7 +38,7 @@ def learn_by_hand(words: dict[str, int], size: int, min_frequency: int = 2) -> l
     ids = {token: id for id, token in enumerate(tokens)}
     written = [([ids[word[0]], *(ids[f"##{letter}"] for letter in word[1:])], count) for word, count in words.items()]
     while len(tokens) < size:
-        pairs: Counter[tuple[int, int]] = Counter()
+        pairs = Counter()
         for pieces, count in written:
             for pair in pairwise(pieces):
                 pairs[pair] += count

@@ -209,7 +209,7 @@ def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path):
     """All have the number of one process."""
     together = Barrier(4)
 
-    def write(text: str) -> None:
+    def write(text):
         with atomic_write(tmp_path / "a.txt") as temporary:
             together.wait()
             temporary.write_text(text)
@@ -226,7 +226,7 @@ def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path):
 def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(replaced, tmp_path, monkeypatch):
     """Else two processes could each hold a lock, on an old and on a new file of this name."""
 
-    def removed(*given: object) -> None:
+    def removed(*given):
         (tmp_path / "lock").unlink()
         if replaced:
             (tmp_path / "lock").touch()
@@ -240,7 +240,7 @@ def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(replaced,
 def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_written(tmp_path, monkeypatch):
     done, replace, fsync = list[str](), os.replace, os.fsync
 
-    def named_fsync(descriptor: int) -> None:
+    def named_fsync(descriptor):
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -68,7 +67,7 @@ def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def call(*argv: object) -> int:
+    def call(*argv):
         return cli.main([str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv])
 
     return call
@@ -238,7 +237,7 @@ def test_a_folder_that_cannot_be_renamed_stays_as_it_was(tmp_path, monkeypatch, 
     check_folder(out)  # an empty folder is as good as none
     write_two(out, "old")
 
-    def fail(source: Path, target: Path) -> None:
+    def fail(source, target):
         renamed.append(source)
         if len(renamed) == failing:
             raise KeyboardInterrupt
@@ -304,7 +303,7 @@ def test_a_damaged_list_permits_nothing(tmp_path, content):
 
 
 def test_other_files_beside_the_state_of_a_run_stay(home, tmp_path):
-    how: dict[str, Any] = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
+    how = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
     state = tmp_path / "out.training"
     state.mkdir()
     (state / "thesis.txt").write_text("my life")

@@ -105,7 +105,7 @@ def test_an_encoder_follows_the_files_that_it_was_loaded_from(stated, tmp_path):
 
 
 def test_windows_are_averaged_before_the_length_becomes_1(stated):
-    settings: dict[str, Any] = {"pooling": "mean", "long": "windows", "max_length": 12}
+    settings = {"pooling": "mean", "long": "windows", "max_length": 12}
     plain = embed(TEXTS, stated, **settings, normalize=False)
     vectors = embed(TEXTS, stated, long="windows")
     assert_close(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True))
@@ -145,7 +145,7 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
 
 
 def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated, tmp_path):
-    how: dict[str, Any] = {"pooling": "auto", "long": "windows", "stride": 3}
+    how = {"pooling": "auto", "long": "windows", "stride": 3}
     classifier = train(*labelled(), model=str(stated), folds=0, **how)
     classifier.save(tmp_path / "saved")
     resolved = {"pooling": "mean", "normalize": True, "max_length": 12, "long": "windows", "stride": 3}

@@ -7,7 +7,6 @@ import pickle
 import weakref
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,9 @@ D = 24
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done that takes time: loading, hashing weights, computing."""
-    done: list[str] = []
+    done = []
 
-    def watched(name: str, function: Any) -> Any:
+    def watched(name, function):
         return lambda *given, **more: (done.append(name), function(*given, **more))[1]
 
     for owner, name in ((loading, "load"), (opened, "sha256_of"), (Engine, "vectors")):
@@ -50,7 +49,7 @@ def change_weights(folder: Path) -> None:
 
 
 def test_every_way_to_compute_vectors_gives_the_same_also_in_windows(folder, tmp_path):
-    windows: dict[str, Any] = {"long": "windows", "stride": 7}
+    windows = {"long": "windows", "stride": 7}
     settings = {"pooling": "max", "layers": (-2, -1), "combine": "sum"} | windows
     embedder, texts = minibert.Embedder(folder, minibert.Recipe(**settings)), [*TEXTS, "good " * 45]
     vectors = embedder(texts)

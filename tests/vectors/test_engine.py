@@ -168,7 +168,7 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, tokens: int = 
     """Make every batch over `tokens` run out of memory; the list fills with the sizes that were tried."""
     forward, tried = engine.forward, []
 
-    def limited(packed: PackedTexts, *request: Any) -> list[Tensor]:
+    def limited(packed, *request):
         tried.append(len(packed.ids))
         if tried[-1] > tokens:
             raise torch.OutOfMemoryError("out of memory")

@@ -213,7 +213,7 @@ def test_an_interrupted_call_keeps_the_batches_that_were_computed(computed, tmp_
     estimator = minibert.TextFeatures(NAME, cache=tmp_path, missing="empty").fit(TEXTS)
     vectors = Engine.vectors
 
-    def interrupted(self: Engine, *given: Any, **more: Any) -> Any:
+    def interrupted(self, *given, **more):
         if len(computed) == 2:
             raise KeyboardInterrupt
         return vectors(self, *given, **more)
@@ -227,7 +227,7 @@ def test_an_interrupted_call_keeps_the_batches_that_were_computed(computed, tmp_
 
 @pytest.mark.slow
 def test_several_processes_write_to_one_folder_and_nothing_is_lost(tmp_path):
-    def rows_found_again(worker: int) -> int:
+    def rows_found_again(worker):
         store = features.DiskRows(tmp_path)
         for turn in range(20):
             store.write({f"{worker} {turn} {n}".encode(): bytes(100) for n in range(10)})

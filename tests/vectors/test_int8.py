@@ -136,7 +136,7 @@ def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(real, 
     assert cosine(engine.vectors(rows), exact) > 0.998
     expand, prepare = engine.encoder.layers[2].feed_forward.expand, Int8Linear.prepare
 
-    def one_scale(self: Int8Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+    def one_scale(self, x):
         values, scale = prepare(self, x)
         largest = scale.max().expand_as(scale)
         moved = (values.float() - self.zero_point) * (scale / largest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +100,7 @@ def test_the_token_at_its_place_is_that_of_the_cpu(precision, bound):
 
 
 def test_attention_never_takes_the_kernels_of_cudnn(gpu, monkeypatch):
-    allowed: list[bool] = []
+    allowed = []
     fused = F.scaled_dot_product_attention
     watched = lambda *given, **how: (allowed.append(torch.backends.cuda.cudnn_sdp_enabled()), fused(*given, **how))[1]  # noqa: E731
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
@@ -165,12 +164,12 @@ def test_every_public_way_to_vectors_runs_on_the_device(folder, gpu, tmp_path):
 def test_a_stream_that_runs_out_of_memory_says_what_is_kept(folder, tmp_path, monkeypatch):
     texts, vectors = [*["good"] * 8, "good " * 15], Engine.vectors
 
-    def run_out(self: Engine, ids: Any, *given: Any, **how: Any) -> Any:
+    def run_out(self, ids, *given, **how):
         if max(map(len, ids)) > 10:
             raise torch.OutOfMemoryError("no more")
         return vectors(self, ids, *given, **how)
 
-    how: dict[str, Any] = {"model": folder, "part_rows": 4, "device": "cpu"}
+    how = {"model": folder, "part_rows": 4, "device": "cpu"}
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "vectors", run_out)
         with pytest.raises(RuntimeError, match=r"row 8\b.* 8 rows"):

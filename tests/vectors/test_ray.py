@@ -79,9 +79,9 @@ def assert_whole(folder: Path, checkpoint: Path, count: int = 3, times: int = 1)
 def test_where_workers_are_killed_nothing_is_lost_or_doubled_and_a_second_run_has_nothing_to_do(
     tmp_path, checkpoint, monkeypatch
 ):
-    killed: set[int] = set()
+    killed = set()
 
-    def kill_two() -> None:
+    def kill_two():
         """SIGKILL workers while they write a shard."""
         while len(killed) < 2:
             writing = {str(path) for path in tmp_path.glob("out/.*.parquet.*") if path.stat().st_size}
@@ -128,9 +128,9 @@ def row_of(shard: Shard, embedder: minibert.Embedder, *given: Any) -> dict[str, 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Shards are embedded in this process, without Ray; the names of the shards of each run."""
-    ran: list[list[str]] = []
+    ran = []
 
-    def run(shards: Any, done: Any, embedder: Any, *given: Any) -> None:
+    def run(shards, done, embedder, *given):
         left = [shard for shard in shards if shard not in done]
         ran.append([Path(shard.source).name for shard in left])
         embedder.device = "cpu" if embedder.device == "cuda" else embedder.device
@@ -165,7 +165,7 @@ def test_the_precision_is_that_of_the_workers(tmp_path, checkpoint, here, monkey
     """The device of the workers is faked: a CPU that multiplies bfloat16. This machine identifies the model alone."""
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     monkeypatch.setattr(device_module, "has_bfloat16", lambda device: True)
-    how: dict[str, Any] = {"text": "body", "device": "cuda", "precision": "auto"}
+    how = {"text": "body", "device": "cuda", "precision": "auto"}
     assert embed_shards(pattern, out, checkpoint, **how).description.endswith("computed in bfloat16")
     for path in out.glob("*.parquet"):
         footer = Shard("", str(path)).footer
@@ -220,7 +220,7 @@ def test_a_dataset_is_mapped_by_an_embedder(running, checkpoint):
 
 @pytest.mark.slow
 def test_workers_leave_a_core_for_those_that_read(running, monkeypatch):
-    def share(nodes: list[dict[str, int]], device: str = "cpu", *given: int | None) -> tuple[int, int, float, float]:
+    def share(nodes, device="cpu", *given):
         monkeypatch.setattr(running, "nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
         workers, threads, resources = module.share_of_cluster(device, *given)
         return workers, threads, resources["num_cpus"], resources["num_gpus"]

@@ -132,7 +132,7 @@ def test_a_file_of_vectors_is_searched_as_it_was_made_from_anywhere(corpus, monk
 
 @pytest.mark.parametrize("kind", ["texts", "file"])
 def test_texts_are_embedded_first(kind, corpus, checkpoint):
-    given: Any = TEXTS if kind == "texts" else corpus.with_name("corpus.txt")
+    given = TEXTS if kind == "texts" else corpus.with_name("corpus.txt")
     found = minibert.search(given, "one text", model=checkpoint, pooling="mean", top=3)
     expected = minibert.search(corpus, "one text", top=3)
     assert [(hit.row, hit.text) for hit in found[0]] == [(hit.row, hit.text) for hit in expected[0]]

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -110,7 +110,7 @@ def test_a_wrong_text_or_setting_is_refused(checkpoint, tmp_path, change, error,
 def begin(checkpoint: Path, out: Path, rows: int = 20, error: type[BaseException] = KeyboardInterrupt) -> str:
     """A run that is interrupted after so many texts have been read; of these, the full parts are done."""
 
-    def texts() -> Iterator[str]:
+    def texts():
         yield from TEXTS[:rows]
         raise error
 
@@ -169,7 +169,7 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
 def test_other_settings_or_texts_are_refused_and_lose_nothing(checkpoint, tmp_path, change, message):
     begin(checkpoint, tmp_path / "x.npy")
     before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
-    request: dict[str, Any] = {"texts": TEXTS, "part_rows": PART, "model": checkpoint} | change
+    request = {"texts": TEXTS, "part_rows": PART, "model": checkpoint} | change
     if "seed" in change:
         request["model"] = str(
             write_words_checkpoint(tmp_path.parent / f"{tmp_path.name}-other", seed=request.pop("seed"))
@@ -291,7 +291,7 @@ def test_a_damaged_part_is_named_and_only_it_is_computed_again(damage, interrupt
 
 
 def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other_parts(checkpoint, tmp_path, computed):
-    def texts() -> Iterator[str]:
+    def texts():
         yield from TEXTS
         with_bit_flipped(tmp_path / FOLDER / "part-1.npz", 400)
 
@@ -305,7 +305,7 @@ def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other
 
 
 def test_two_runs_at_once_on_one_output_are_refused(checkpoint, tmp_path):
-    def texts() -> Iterator[str]:
+    def texts():
         yield from TEXTS[:20]
         for restart in (False, True):
             with pytest.raises(RuntimeError, match=r"x\.npy\.parts"):
@@ -382,12 +382,12 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
 
 def every_state(checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files on disk before and after each rename and removal of a run, as a kill there would leave them."""
-    states: list[Path] = []
+    states = []
     live = folder / "live"
     live.mkdir()
 
-    def watched(step: Any) -> Any:
-        def run(*given: Any, **more: Any) -> Any:
+    def watched(step):
+        def run(*given, **more):
             states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
             result = step(*given, **more)
             states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
