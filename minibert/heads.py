@@ -317,6 +317,6 @@ def with_num_labels(config: Config, head: str, num_labels: int | None, new_head:
         raise ValueError(
             f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: "
             f"{cut(', '.join(map(str, config.id2label.values())), 400)}"
-            f"{advice('; {} makes a fresh head of 1 or more', new_head=True)}"
+            + advice("; {} makes a fresh head of 1 or more", new_head=True)
         )
     return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

@@ -23,7 +23,6 @@ from support.words import write_words_checkpoint
 
 from minibert.checkpoints.load import load
 from minibert.cli import main as cli
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.hooks import config_of
 from minibert.parity.checkpoints import make, task, tiny
@@ -61,9 +60,9 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
     """A random checkpoint by family, task head and sizes: its folder and transformers' model, for reading only."""
-    found: dict[str, tuple[Path, Any]] = {}
+    found = {}
 
-    def written(family: Family = BERT, head: str | None = None, **changes: Any) -> tuple[Path, Any]:
+    def written(family=BERT, head=None, **changes):
         key = json.dumps([family.name, head, changes], sort_keys=True)
         if key not in found:
             folder = tmp_path_factory.mktemp(family.name)
@@ -77,7 +76,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pat
 def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
     """The same checkpoint in minibert and in transformers, both for the test to change, and a task for it."""
 
-    def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
+    def pair(family=BERT, head=None, **changes):
         folder, model = written(family, head, **changes)
         inputs = task(head, model.config, config_of(model).max_tokens)
         return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
@@ -89,7 +88,7 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Run a command: its output. With another status than 0 its error, if it prints one."""
 
-    def call(*argv: object, status: int = 0, stdin: bytes = b"") -> str:
+    def call(*argv, status=0, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         found = cli.main([str(argument) for argument in argv])
         out, err = capsys.readouterr()
@@ -105,10 +104,10 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     MINIBERT_DATA is not set. Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
-    attempts: list[Any] = []
+    attempts = []
     connect = socket.socket.connect
 
-    def refuse(source: Any, *address: Any, **_: Any) -> None:
+    def refuse(source, *address, **_):
         if getattr(source, "family", None) == getattr(socket, "AF_UNIX", 0):
             return connect(source, *address)
         attempts.append((source, *address))

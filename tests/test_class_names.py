@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "minibert"
 
 
-def test_no_class_name_is_defined_in_two_modules() -> None:
+def test_no_class_name_is_defined_in_two_modules():
     modules = defaultdict[str, list[str]](list)
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:

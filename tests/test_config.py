@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import importlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from minibert.checkpoints.load import names_in_file
 from minibert.config import ACTIVATIONS, MOST_LABELS, Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
-from minibert.families.base import Architecture, Family
+from minibert.families.base import Family
 from minibert.families.base import bert as architecture
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
@@ -45,7 +44,7 @@ bert = functools.partial(read, BERT)
 
 
 @every_family
-def test_the_defaults_are_those_of_transformers(family: Family) -> None:
+def test_the_defaults_are_those_of_transformers(family):
     ours, theirs = read(family).to_dict(), upstream(family).to_dict()
     older = {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}  # keys that files of 2024 have
     assert ours.items() >= {name: theirs[name] for name in ours.keys() - older}.items()
@@ -54,14 +53,14 @@ def test_the_defaults_are_those_of_transformers(family: Family) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), DISTILBERT.keys.items())
-def test_distilbert_takes_a_field_under_its_own_name_and_under_berts(ours: str, theirs: str) -> None:
-    value: Any = {"hidden_act": "relu"}.get(ours, 0.25 if "drop" in ours else 24)
+def test_distilbert_takes_a_field_under_its_own_name_and_under_berts(ours, theirs):
+    value = {"hidden_act": "relu"}.get(ours, 0.25 if "drop" in ours else 24)
     assert getattr(read(DISTILBERT, **{theirs: value}), ours) == value
     assert getattr(read(DISTILBERT, **{ours: value}), ours) == value
     assert read(DISTILBERT, **{theirs: value}).to_dict()[theirs] == value
 
 
-def test_a_key_that_no_config_of_the_relative_has_is_kept_and_changes_nothing() -> None:
+def test_a_key_that_no_config_of_the_relative_has_is_kept_and_changes_nothing():
     config = bert(first_position=3, order=[0, 0], text_head="relu")
     own = config.architecture
     assert (own.first_position, own.order, own.text_head) == (0, tuple(range(12)), "pooler")
@@ -71,7 +70,7 @@ def test_a_key_that_no_config_of_the_relative_has_is_kept_and_changes_nothing() 
 
 
 @every_family
-def test_a_config_survives_writing_and_reading_here_and_in_transformers(family: Family) -> None:
+def test_a_config_survives_writing_and_reading_here_and_in_transformers(family):
     kept = {"initializer_range": 0.5, "my own key": {"kept": [1, 2]}, "problem_type": "regression", "dtype": "float16"}
     kept |= {"use_cache": False, "gradient_checkpointing": True, "gap_size": 0, "down_scale_factor": 1}
     config = read(family, id2label={"0": "no", "1": "yes", "2": "perhaps"}, **kept)
@@ -83,13 +82,13 @@ def test_a_config_survives_writing_and_reading_here_and_in_transformers(family: 
     assert Config.from_dict(theirs.to_dict()).to_dict().items() >= config.to_dict().items()
 
 
-def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
+def test_labels_are_counted_by_id2label_else_num_labels_else_two():
     assert bert(id2label={"0": "a", "1": "b", "2": "c"}).num_labels == 3
     assert bert(num_labels=5).id2label[4] == "LABEL_4"
     assert bert().num_labels == 2
 
 
-def test_labels_without_a_text_as_name_are_kept_as_transformers_keeps_them() -> None:
+def test_labels_without_a_text_as_name_are_kept_as_transformers_keeps_them():
     names = {0: None, 1: 7, 2: ["a"], 3: "b"}
     config = bert(id2label={str(number): name for number, name in names.items()})
     theirs = pytest.importorskip("transformers").BertConfig(**config.to_dict())
@@ -146,12 +145,12 @@ MADE: list[tuple[dict[str, Any], str]] = [  # in Python: in a file, None is no v
 @pytest.mark.parametrize(
     ("make", "values", "message"), [*((bert, *one) for one in WRONG), *((Config, *one) for one in MADE)]
 )
-def test_a_config_that_cannot_be_is_refused_by_name(make: Any, values: dict[str, Any], message: str) -> None:
+def test_a_config_that_cannot_be_is_refused_by_name(make, values, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make(**values)
 
 
-def test_the_limits_themselves_are_taken() -> None:
+def test_the_limits_themselves_are_taken():
     assert bert(vocab_size=2**24, num_hidden_layers=2**12).num_hidden_layers == 2**12
     assert all(getattr(bert(**{name: value}), name) == value for name in FRACTIONS for value in (0, 1.0))
     assert bert().classifier_dropout is None
@@ -204,7 +203,7 @@ CHANGES: dict[str, Any] = {
 
 
 @every_family
-def test_replace_of_any_field_gives_the_config_that_its_file_gives(family: Family) -> None:
+def test_replace_of_any_field_gives_the_config_that_its_file_gives(family):
     config = small_config(family)
     own = {one.name: one.init for one in dataclasses.fields(family.config) if one.name != "model_type"}
     changes = CHANGES | {"use_task_id": not getattr(config, "use_task_id", False)}
@@ -223,7 +222,7 @@ def test_replace_of_any_field_gives_the_config_that_its_file_gives(family: Famil
         assert Config.from_dict(json.loads(json.dumps(changed.to_dict()))) == changed, name
 
 
-def test_replaced_groups_and_tasks_change_what_follows_from_them() -> None:
+def test_replaced_groups_and_tasks_change_what_follows_from_them():
     config = dataclasses.replace(small_config(ALBERT), num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.architecture.order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert dataclasses.replace(config, num_hidden_layers=2).architecture.order == (0, 1, 2, 3)
@@ -233,7 +232,7 @@ def test_replaced_groups_and_tasks_change_what_follows_from_them() -> None:
     assert dataclasses.replace(small_config(ROBERTA), pad_token_id=5).architecture.first_position == 6
 
 
-def test_the_class_of_a_config_is_that_of_its_relative_with_its_defaults() -> None:
+def test_the_class_of_a_config_is_that_of_its_relative_with_its_defaults():
     config = Config(model_type="albert", hidden_size=48, num_attention_heads=3)
     assert type(config) is ALBERT.config and (config.embedding_size, config.vocab_size) == (128, 30000)
     assert type(Config()) is Config and copy.deepcopy(config) == config
@@ -252,7 +251,7 @@ ANYTHING = st.recursive(
 
 @every_family
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)), ANYTHING, max_size=3))
-def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family: Family, values: dict[str, Any]) -> None:
+def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family, values):
     try:
         config = Config.from_dict(values | {"model_type": family.name})
     except (ValueError, TypeError) as error:
@@ -269,7 +268,7 @@ def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family: Fami
         (b'{"model_type": "bert", "hidden_size": "24"}', r"hidden_size is '24'.*\bint\b"),
     ],
 )
-def test_a_config_file_that_cannot_be_is_refused_with_its_path(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_config_file_that_cannot_be_is_refused_with_its_path(content, message, tmp_path):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
         Config.from_file(tmp_path / "config.json")
@@ -287,10 +286,8 @@ def test_a_config_file_that_cannot_be_is_refused_with_its_path(content: bytes, m
         ({"tables": {"task_type_ids": "colours"}}, "'colours'"),
     ],
 )
-def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(
-    contradiction: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wrong(config: Config) -> Architecture:
+def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(contradiction, message, monkeypatch):
+    def wrong(config):
         return architecture(config, **contradiction)
 
     monkeypatch.setitem(FAMILIES, "bert", dataclasses.replace(BERT, architecture=wrong))
@@ -299,7 +296,7 @@ def test_an_architecture_that_contradicts_itself_or_its_config_is_refused(
 
 
 @every_family
-def test_a_replaced_config_makes_the_model_that_transformers_makes(family: Family) -> None:
+def test_a_replaced_config_makes_the_model_that_transformers_makes(family):
     """One after the other, so that nothing that was derived before may stay."""
     config = small_config(family)
     for change in ({"num_hidden_layers": 3}, {"hidden_size": 48}, {"num_attention_heads": 4}, {"pad_token_id": 2}):

@@ -90,7 +90,7 @@ def in_code(config: Any) -> set[str]:
 
 
 @EVERY
-def test_each_key_of_transformers_is_implemented_or_refused_or_has_no_effect(family: Family) -> None:
+def test_each_key_of_transformers_is_implemented_or_refused_or_has_no_effect(family):
     implemented = {family.keys.get(one.name, one.name) for one in dataclasses.fields(family.config) if one.init} - {
         "extra"
     }
@@ -123,7 +123,7 @@ REFUSED: dict[str, Any] = {
 
 @EVERY
 @pytest.mark.parametrize("key", ABSENT)
-def test_a_key_that_would_change_the_results_is_refused_by_name(family: Family, key: str) -> None:
+def test_a_key_that_would_change_the_results_is_refused_by_name(family, key):
     value = REFUSED[key]
     with nullcontext() if key in family.ignored else pytest.raises(ValueError, match=rf"{key} .*only {ABSENT[key]!r}"):
         assert small_config(family, **{key: value}).extra[key] == value
@@ -140,7 +140,7 @@ def test_a_key_that_would_change_the_results_is_refused_by_name(family: Family, 
         ("summary_first_dropout", 0.1),
     ],
 )
-def test_a_summary_of_electra_that_is_not_implemented_is_refused_where_it_is_read(key: str, value: Any) -> None:
+def test_a_summary_of_electra_that_is_not_implemented_is_refused_where_it_is_read(key, value):
     config = small_config(ELECTRA, **{key: value})
     with pytest.raises(ValueError, match=rf"{key} .*{value!r}"):
         HEAD_CLASSES["multiple-choice"](config)
@@ -175,7 +175,7 @@ def with_changes(folder: Path, changes: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(("family", "changes"), SAME_FILE)
-def test_a_file_gives_the_states_that_it_gives_upstream(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_gives_the_states_that_it_gives_upstream(family, changes, tmp_path):
     write_checkpoint(tmp_path, family)
     with_changes(tmp_path, changes)
     theirs = open_upstream(AutoModel, tmp_path)
@@ -187,14 +187,14 @@ def test_a_file_gives_the_states_that_it_gives_upstream(family: str, changes: di
     assert_equal(forward(again, batch).last_hidden_state, forward(theirs, batch).last_hidden_state)
 
 
-def test_num_labels_counts_before_names_of_another_number(tmp_path: Path) -> None:
+def test_num_labels_counts_before_names_of_another_number(tmp_path):
     write_checkpoint(tmp_path, head="sequence-classification", num_labels=3)
     with_changes(tmp_path, {"num_labels": 3, "id2label": {"0": "a", "1": "b"}})
     theirs = open_upstream(AutoModelForSequenceClassification, tmp_path)
     assert minibert.load(tmp_path, head="sequence-classification").config.id2label == theirs.config.id2label
 
 
-def test_a_sparse_prediction_has_the_logits_the_loss_and_the_gradients_of_upstream(tmp_path: Path) -> None:
+def test_a_sparse_prediction_has_the_logits_the_loss_and_the_gradients_of_upstream(tmp_path):
     write_checkpoint(tmp_path, "modernbert", "masked-lm")
     with_changes(tmp_path, {"sparse_prediction": True})
     ours = minibert.load(tmp_path, head="masked-lm")
@@ -212,7 +212,7 @@ def test_a_sparse_prediction_has_the_logits_the_loss_and_the_gradients_of_upstre
 
 
 @EVERY
-def test_what_has_no_effect_is_kept_and_written_back(family: Family) -> None:
+def test_what_has_no_effect_is_kept_and_written_back(family):
     kept = {
         "use_cache": False,
         "gradient_checkpointing": True,

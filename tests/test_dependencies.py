@@ -41,7 +41,7 @@ def imported(source: str, always: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT / "minibert").as_posix())
-def test_every_import_is_declared(file: Path) -> None:
+def test_every_import_is_declared(file):
     needed, extras = names(PROJECT["dependencies"]), PROJECT["optional-dependencies"]
     extra = OPTIONAL.get(file.relative_to(ROOT / "minibert").as_posix())
     source = file.read_text("utf-8")
@@ -49,7 +49,7 @@ def test_every_import_is_declared(file: Path) -> None:
     assert imported(source, always=False) <= needed.union(*map(names, extras.values()))
 
 
-def test_an_import_that_is_not_declared_would_be_seen() -> None:
+def test_an_import_that_is_not_declared_would_be_seen():
     source = "import scipy.special\ndef f():\n    from yaml import x\n    import_module('sklearn.svm')\n"
     assert imported(source, always=True) == {"scipy"}
     assert imported(source, always=False) == {"scipy", "yaml", "scikit-learn"}

@@ -9,7 +9,7 @@ import torch
 from support.emulated_device import emulated_device
 
 
-def test_tensors_of_two_devices_do_not_mix() -> None:
+def test_tensors_of_two_devices_do_not_mix():
     with emulated_device(), pytest.raises(RuntimeError, match=r"\(3,\)"):
         torch.ones(3, device="gpu") + torch.ones(3)
 
@@ -25,21 +25,21 @@ def test_tensors_of_two_devices_do_not_mix() -> None:
         lambda x: bool(x.any()),
     ],
 )
-def test_whatever_needs_a_value_of_the_device_is_a_wait(read: object) -> None:
+def test_whatever_needs_a_value_of_the_device_is_a_wait(read):
     with emulated_device() as gpu:
         x = torch.arange(4.0).pin_memory().to("gpu", non_blocking=True)
         assert not gpu.waits
-        read(x)  # type: ignore[operator]
+        read(x)
         assert len(gpu.waits) == 1
 
 
-def test_a_copy_to_the_device_is_a_wait_unless_its_memory_is_pinned() -> None:
+def test_a_copy_to_the_device_is_a_wait_unless_its_memory_is_pinned():
     with emulated_device() as gpu:
         torch.ones(3).to("gpu", non_blocking=True)
         assert gpu.waits == ["copy to the device"]
 
 
-def test_a_late_copy_is_nan_until_something_waits() -> None:
+def test_a_late_copy_is_nan_until_something_waits():
     with emulated_device(), torch.inference_mode():
         x = torch.ones(2, device="gpu").to("cpu", non_blocking=True)
         assert x.isnan().all()
@@ -47,29 +47,29 @@ def test_a_late_copy_is_nan_until_something_waits() -> None:
         assert x.tolist() == [1, 1]
 
 
-def test_attention_is_one_launch_forward_and_one_backward() -> None:
+def test_attention_is_one_launch_forward_and_one_backward():
     q = torch.randn(2, 3, 5, 4)
     with emulated_device() as gpu:
         x = q.to("gpu").requires_grad_()
-        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
         assert gpu.launches["attention"] == 2
 
 
-def test_the_device_draws_its_own_random_numbers() -> None:
+def test_the_device_draws_its_own_random_numbers():
     with emulated_device():
         before = torch.get_rng_state()
         torch.rand(3, device="gpu")
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_result_larger_than_the_memory_is_refused() -> None:
+def test_a_result_larger_than_the_memory_is_refused():
     with emulated_device() as gpu:
         gpu.memory = 10
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(11, device="gpu")
 
 
-def test_another_thread_finds_the_device() -> None:
+def test_another_thread_finds_the_device():
     with emulated_device() as gpu, ThreadPoolExecutor(1) as executor:
         assert executor.submit(lambda: torch.ones(3).to("gpu").tolist()).result() == [1, 1, 1]
         assert gpu.waits == ["copy to the device", "copy to the host"]

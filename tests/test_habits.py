@@ -39,7 +39,7 @@ def tokenizer(folder: Path) -> minibert.Tokenizer:
 # -- a batch and an output
 
 
-def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder: Path, tokenizer: minibert.Tokenizer) -> None:
+def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder, tokenizer):
     batch = tokenizer([TEXT, "film"], [PAIR, "book"])
     encoder, model = minibert.load(folder), minibert.load(folder, head="sequence-classification")
     assert list(batch.keys()) == list(batch) == list(dict(batch)) == ["input_ids", "attention_mask", "token_type_ids"]
@@ -51,10 +51,10 @@ def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder: Path, tokeniz
     assert model.device == model.encoder.device == torch.device("cpu")
     for key in ("overflow", 0):
         with pytest.raises(KeyError, match=str(key)):
-            batch[key]  # type: ignore[index]
+            batch[key]
 
 
-def test_dir_has_what_the_package_offers() -> None:
+def test_dir_has_what_the_package_offers():
     assert {"load", "load_tokenizer", "embed", "save", "train", "TextFeatures", "__version__"} <= set(dir(minibert))
     assert all(getattr(minibert, name) is not None for name in dir(minibert))
     assert minibert.train.finetune.__module__ == "minibert.train.estimator"
@@ -84,7 +84,7 @@ TENSOR = {"max_length": 8, "padding": "max_length", "truncation": True, "return_
 
 
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
-def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None:
+def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm):
     ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
     for number, call in enumerate(AS_IN_TRANSFORMERS):
         assert call(ours) == call(theirs), (number, call)
@@ -99,7 +99,7 @@ def test_a_tokenizer_is_called_and_read_as_in_transformers(minilm: Path) -> None
         assert [getattr(batch, name)(row) for row in (0, 1)] == [getattr(expected, name)(row) for row in (0, 1)]
 
 
-def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: minibert.Tokenizer) -> None:
+def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer):
     with pytest.warns(TruncationWarning, match=r"^1 of 1 text is .* 20 tokens"):
         assert len(tokenizer.encode("good " * 40)) == 20
     assert len(tokenizer.encode("good " * 40, add_special_tokens=False)) == 40
@@ -113,9 +113,7 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: mini
         ("tokenize", {"text": 3}, r"row 0 .*\bint\b"),
     ],
 )
-def test_what_a_tokenizer_cannot_do_is_refused(
-    tokenizer: minibert.Tokenizer, method: str, given: dict[str, Any], message: str
-) -> None:
+def test_what_a_tokenizer_cannot_do_is_refused(tokenizer, method, given, message):
     with pytest.raises((ValueError, TypeError), match=message):
         getattr(tokenizer, method)(**given)
 
@@ -124,9 +122,7 @@ def test_what_a_tokenizer_cannot_do_is_refused(
 
 
 @pytest.mark.parametrize("labels", [None, torch.tensor([1])])
-def test_an_output_is_read_as_in_transformers(
-    labels: torch.Tensor | None, folder: Path, tokenizer: minibert.Tokenizer
-) -> None:
+def test_an_output_is_read_as_in_transformers(labels, folder, tokenizer):
     ours = minibert.load(folder, head="sequence-classification")
     theirs = open_upstream(AutoModelForSequenceClassification, folder)
     batch = tokenizer(TEXT, return_tensors="pt")
@@ -154,16 +150,16 @@ def refused(call: Callable[[], Any]) -> str:
     return str(error.value)
 
 
-def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
+def test_names_of_models_are_answered_with_ours(folder, tokenizer):
     model = minibert.load(folder, head="sequence-classification")
     assert "minibert.save(model, folder)" in refused(lambda: model.save_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: type(model).from_pretrained("x"))
     assert "minibert.save(model, folder)" in refused(lambda: model.encoder.save_pretrained("x"))
     assert "minibert.load(name)" in refused(lambda: minibert.Encoder.from_pretrained("x"))
     assert "minibert.load_tokenizer(name)" in refused(lambda: minibert.Tokenizer.from_pretrained("x"))
-    assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))  # type: ignore[attr-defined]
-    assert "minibert.search(corpus, queries)" in refused(lambda: minibert.util.semantic_search([], []))  # type: ignore[attr-defined]
-    assert "loss='cosent'" in refused(lambda: minibert.CoSENTLoss(model))  # type: ignore[attr-defined]
+    assert "minibert.load(name)" in refused(lambda: minibert.AutoModel.from_pretrained("x"))
+    assert "minibert.search(corpus, queries)" in refused(lambda: minibert.util.semantic_search([], []))
+    assert "loss='cosent'" in refused(lambda: minibert.CoSENTLoss(model))
     assert "minibert.train.finetune(" in refused(lambda: minibert.train.Trainer(model))
     assert "finetune('embed', pairs)" in refused(lambda: losses.MultipleNegativesRankingLoss(model))
     for name in ("save_pretrained", "encode_plus", "batch_encode_plus"):
@@ -172,14 +168,14 @@ def test_names_of_models_are_answered_with_ours(folder: Path, tokenizer: miniber
         assert ATTRIBUTES[first] in refused(partial(getattr, minibert, name)), name
     for exchanged in (("x", model), (tokenizer, "x"), (torch.nn.Linear(2, 2), "x")):
         assert "save(model, folder)" in refused(partial(minibert.save, *exchanged))
-    assert "Path" in refused(lambda: minibert.Config.from_file({}))  # type: ignore[arg-type]
+    assert "Path" in refused(lambda: minibert.Config.from_file({}))
     assert minibert.Config.from_file(str(folder / "config.json")) == minibert.Config.from_file(folder / "config.json")
-    assert "load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))  # type: ignore[attr-defined]
+    assert "load_tokenizer?" in refused(lambda: minibert.load_tokeniser("x"))
     batch = tokenizer(TEXT)
-    assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)  # type: ignore[attr-defined]
-    assert "token_type_ids" in refused(lambda: batch.sequence_ids(0))  # type: ignore[attr-defined]
-    assert refused(lambda: batch.nothing) == "'Batch' object has no attribute 'nothing'"  # type: ignore[attr-defined]
-    assert "width" in refused(lambda: minibert.Embedder(folder).get_sentence_embedding_dimension())  # type: ignore[attr-defined]
+    assert "offsets" in refused(lambda: batch["offset_mapping"]) and "offsets" in refused(lambda: batch.offset_mapping)
+    assert "token_type_ids" in refused(lambda: batch.sequence_ids(0))
+    assert refused(lambda: batch.nothing) == "'Batch' object has no attribute 'nothing'"
+    assert "width" in refused(lambda: minibert.Embedder(folder).get_sentence_embedding_dimension())
 
 
 ALIKE = {
@@ -200,8 +196,8 @@ PUBLIC = [
 ]
 
 
-def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, tokenizer: minibert.Tokenizer) -> None:
-    calls: dict[str, Callable[..., Any]] = {
+def test_an_argument_of_another_library_is_answered_with_ours(folder, tokenizer):
+    calls = {
         "batch_size normalize_embeddings convert_to_tensor show_progress_bar": partial(minibert.embed, [TEXT], folder),
         "batch_size max_seq_length": partial(minibert.TextFeatures, folder),
         "pooling_mode": minibert.Recipe,
@@ -225,14 +221,14 @@ def test_an_argument_of_another_library_is_answered_with_ours(folder: Path, toke
     for hasty in (*PUBLIC, partial(minibert.score, [TEXT], folder)):
         assert re.search(r"has no (argument|setting) xyz; choose from \w+", refused(partial(hasty, xyz=8))), hasty
     assert "use epochs" not in refused(lambda: minibert.embed([TEXT], folder, num_train_epochs=3))
-    assert "choose from name, head" in refused(lambda: minibert.load(folder, num_heads=3))  # type: ignore[call-overload]
+    assert "choose from name, head" in refused(lambda: minibert.load(folder, num_heads=3))
     for given in (batch := tokenizer(TEXT), dict(batch)):
         assert refused(partial(minibert.load(folder), given)).endswith(": model(**batch)")
     assert "pooling?" in refused(lambda: minibert.embed([TEXT], folder, poolng="mean"))
     assert "choose from" in refused(lambda: minibert.TextFeatures(folder, xyz="mean"))
 
 
-def test_the_page_of_habits_has_every_name_and_names_what_is_there() -> None:
+def test_the_page_of_habits_has_every_name_and_names_what_is_there():
     page = (Path(__file__).parents[1] / "tutorials" / "HABITS.md").read_text("utf-8")
     missing = [name for name in (*ATTRIBUTES, *ARGUMENTS) if not re.search(rf"\b{name}\b", page)]
     assert missing == []
@@ -242,7 +238,7 @@ def test_the_page_of_habits_has_every_name_and_names_what_is_there() -> None:
         assert hasattr(minibert.Tokenizer, name) or name in ATTRIBUTES, name
 
 
-def test_the_python_of_the_page_runs(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_runs(minilm, tmp_path, monkeypatch):
     page = (Path(__file__).parents[1] / "tutorials" / "HABITS.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
@@ -304,13 +300,7 @@ def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) ->
     ]
 
 
-def test_no_error_of_a_public_call_prints_a_whole_module(
-    public_calls: list[Call],
-    folder: Path,
-    tokenizer: minibert.Tokenizer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_error_of_a_public_call_prints_a_whole_module(public_calls, folder, tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = minibert.load(folder, head="sequence-classification")
     wrong = [

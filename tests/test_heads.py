@@ -155,7 +155,7 @@ UNUSED = ("roberta.pooler.dense.weight", "lm_head.dense.weight")
     ],
 )
 def test_a_decoder_loads_under_any_of_its_names(family, head, copied, removed, pair, written, tmp_path):
-    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def change(tensors):
         found = tensors | {name: tensors[source].clone() for name, source in copied}
         return {name: tensor for name, tensor in found.items() if name not in removed}
 
@@ -173,7 +173,7 @@ def test_an_encoder_loads_where_its_matrix_has_only_the_name_of_the_tied_decoder
     embedding = family.official("embeddings.token") + ".weight"
     (second,) = [name for name, first in family.second_names.items() if first == embedding]
 
-    def rename(tensors: dict[str, Tensor]) -> None:
+    def rename(tensors):
         tensors[second] = tensors.pop(family.prefix + embedding)
 
     folder = edited(written(family, "masked-lm")[0], tmp_path / "tied", rename)
@@ -196,7 +196,7 @@ def test_an_encoder_loads_where_its_matrix_has_only_the_name_of_the_tied_decoder
     ],
 )
 def test_a_decoder_that_differs_from_what_it_is_tied_to_is_refused(family, name, written, tmp_path):
-    def change(tensors: dict[str, Tensor]) -> None:
+    def change(tensors):
         tensors[name] = torch.randn((V, D) if name.endswith("weight") else (V,))
 
     folder = edited(written(family, "masked-lm")[0], tmp_path, change)

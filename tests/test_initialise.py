@@ -10,7 +10,7 @@ from support.models import HEADS, assert_begins_as_bert, small_config
 
 from minibert.config import Config
 from minibert.families import FAMILIES
-from minibert.families.base import Family, initialise
+from minibert.families.base import initialise
 from minibert.families.modernbert import MODERNBERT
 from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder
@@ -42,7 +42,7 @@ def theirs(config: Config, head: str | None) -> Any:
 
 
 @pytest.mark.parametrize(("family", "head"), CASES, ids=[f"{family.name}-{head}" for family, head in CASES])
-def test_the_same_seed_gives_the_same_weights_as_in_transformers(family: Family, head: str | None) -> None:
+def test_the_same_seed_gives_the_same_weights_as_in_transformers(family, head):
     config = small_config(family, num_labels=2)
     pairs = parameter_pairs(ours(config, head), theirs(config, head))
     different = {name.removeprefix("encoder.") for name, x, y in pairs if y is None or not torch.equal(x, y)}
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_weights_as_in_transformers(family: Family,
 
 
 @pytest.mark.parametrize("head", MODERNBERT.heads)
-def test_modernbert_begins_with_the_deviations_of_transformers_and_no_number_beyond_the_cutoff(head: str) -> None:
+def test_modernbert_begins_with_the_deviations_of_transformers_and_no_number_beyond_the_cutoff(head):
     config = small_config(MODERNBERT, num_labels=60, vocab_size=900, hidden_size=48, intermediate_size=64)
     model, other = ours(config, head), theirs(config, head)
     cutoff = config.initializer_cutoff_factor
@@ -64,7 +64,7 @@ def test_modernbert_begins_with_the_deviations_of_transformers_and_no_number_bey
 
 
 @pytest.mark.parametrize(("family", "head"), [case for case in HEADS if case[0] is not MODERNBERT])
-def test_every_head_begins_as_bert_does(family: Family, head: str) -> None:
+def test_every_head_begins_as_bert_does(family, head):
     config = small_config(family, num_labels=2, vocab_size=900)
     model, tables = ours(config, head), ["token"] if config.architecture.padding_has_position else ["token", "position"]
     assert_begins_as_bert(dict(model.state_dict()), dict.fromkeys(tables, config.pad_token_id))
@@ -72,7 +72,7 @@ def test_every_head_begins_as_bert_does(family: Family, head: str) -> None:
     assert {head for _, head in HEADS} == set(HEAD_CLASSES)
 
 
-def test_range_and_padding_row_are_those_of_the_config_and_a_part_can_be_initialised_again() -> None:
+def test_range_and_padding_row_are_those_of_the_config_and_a_part_can_be_initialised_again():
     model = ours(small_config(initializer_range=0.5, pad_token_id=3), None)
     assert 0.45 < model.embeddings.position.weight.std() < 0.55
     assert [row for row, vector in enumerate(model.embeddings.token.weight) if not vector.any()] == [3]

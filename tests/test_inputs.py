@@ -38,7 +38,7 @@ def random_encoder(config: Config = BERT, attention: str = "eager", dtype: torch
 
 def encode(ids: Any = IDS, config: Config = BERT, **given: Any) -> Tensor:
     with torch.no_grad():
-        x: Tensor = random_encoder(config)(ids, **given).last_hidden_state
+        x = random_encoder(config)(ids, **given).last_hidden_state
     return x
 
 
@@ -71,9 +71,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("given", "words"), WRONG)
-def test_a_batch_that_cannot_be_is_refused_with_its_value_place_and_limit(
-    given: dict[str, Any], words: list[str]
-) -> None:
+def test_a_batch_that_cannot_be_is_refused_with_its_value_place_and_limit(given, words):
     with pytest.raises((ValueError, TypeError)) as error:
         encode(**given)
     assert not [word for word in words if word not in str(error.value)], error.value
@@ -91,14 +89,14 @@ NO_TENSORS: list[tuple[Any, str]] = [
 
 def refusal(head: str | None, *ids: Any, **given: Any) -> str:
     config = small_config(ELECTRA if head == "replaced-token-detection" else BERT.family, num_labels=2)
-    model: Any = HEAD_CLASSES[head](config) if head else Encoder(config)
+    model = HEAD_CLASSES[head](config) if head else Encoder(config)
     with pytest.raises(TypeError) as error:
         model(*ids, **given)
     return str(error.value)
 
 
 @pytest.mark.parametrize("head", [None, *HEAD_CLASSES])
-def test_what_is_no_tensor_is_refused_with_what_is_meant(head: str | None) -> None:
+def test_what_is_no_tensor_is_refused_with_what_is_meant(head):
     for given, meant in NO_TENSORS:
         found = refusal(head, given)
         assert found.startswith("input_ids is ") and meant in found
@@ -109,7 +107,7 @@ def test_what_is_no_tensor_is_refused_with_what_is_meant(head: str | None) -> No
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-def test_a_batch_without_rows_gives_empty_outputs_of_the_right_shapes(attention: str) -> None:
+def test_a_batch_without_rows_gives_empty_outputs_of_the_right_shapes(attention):
     out = random_encoder(attention=attention)(
         torch.ones(0, 5, dtype=torch.long), output_hidden_states=True, output_attentions=True
     )
@@ -123,7 +121,7 @@ MASK_DTYPES = (torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32,
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("weights", [torch.float32, torch.float16, torch.bfloat16])
-def test_masks_of_any_dtype_give_bit_equal_results(weights: torch.dtype, attention: str) -> None:
+def test_masks_of_any_dtype_give_bit_equal_results(weights, attention):
     encoder = random_encoder(attention=attention, dtype=weights)
     with torch.no_grad():
         first, *others = (encoder(IDS, attention_mask=KEEP.to(dtype)).last_hidden_state for dtype in MASK_DTYPES)
@@ -133,9 +131,7 @@ def test_masks_of_any_dtype_give_bit_equal_results(weights: torch.dtype, attenti
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_others_unchanged(
-    dtype: torch.dtype, attention: str
-) -> None:
+def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_others_unchanged(dtype, attention):
     batch, encoder = make_batch(BERT, P), random_encoder(attention=attention, dtype=dtype)
     before = forward(encoder, batch).last_hidden_state
     others = torch.arange(len(before)) != 1
@@ -159,41 +155,41 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("given", "equal"), SAME)
-def test_these_inputs_mean_the_same(given: dict[str, Any], equal: dict[str, Any]) -> None:
+def test_these_inputs_mean_the_same(given, equal):
     assert torch.equal(encode(**given), encode(**equal))
 
 
 @pytest.mark.parametrize("other", [{"attention_mask": ONES}, {"token_type_ids": ONES}])
-def test_these_inputs_make_a_difference(other: dict[str, Any]) -> None:
+def test_these_inputs_make_a_difference(other):
     assert not torch.equal(encode(), encode(**other))
 
 
-def test_the_mask_is_that_of_the_padding_id_of_the_config() -> None:
+def test_the_mask_is_that_of_the_padding_id_of_the_config():
     padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, {})
     assert padding_is_7[1].tolist() == [[True, True, False]]
 
 
-def test_ids_under_the_mask_have_no_effect_on_the_tokens() -> None:
+def test_ids_under_the_mask_have_no_effect_on_the_tokens():
     real = KEEP.bool()
     garbage = IDS.where(real, torch.tensor([[1, 2, 3, 4], [11, 12, 13, 14]]))
     assert torch.equal(encode(garbage, attention_mask=KEEP)[real], encode(IDS, attention_mask=KEEP)[real])
 
 
 @pytest.mark.parametrize("mask", [[[0, 1, 1, 0], [0, 1, 1, 1]], [[0, 0, 0, 0], [1, 1, 1, 0]]])
-def test_rows_that_all_begin_at_one_place_or_are_fully_masked_are_no_left_padding(mask: list[list[int]]) -> None:
+def test_rows_that_all_begin_at_one_place_or_are_fully_masked_are_no_left_padding(mask):
     """The check of distilbert-base-uncased that transformers publishes masks the first token of its only row."""
     assert torch.isfinite(encode(attention_mask=torch.tensor(mask))).all()
 
 
-def test_mask_and_segments_cannot_be_swapped_by_position() -> None:
+def test_mask_and_segments_cannot_be_swapped_by_position():
     with pytest.raises(TypeError, match="positional"):
         random_encoder()(IDS, KEEP)
 
 
 @pytest.mark.parametrize("head", [None, "masked-lm", "token-classification", "question-answering"])
-def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_again(head: str | None) -> None:
+def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_again(head):
     wrong, right = torch.tensor([[5, V]]), torch.tensor([[5, 6]])
-    model: Any = HEAD_CLASSES[head](small_config(num_labels=2)).eval() if head else random_encoder()
+    model = HEAD_CLASSES[head](small_config(num_labels=2)).eval() if head else random_encoder()
     expected = model(right)[0]
     with unchecked(), pytest.raises(IndexError, match=r"out of (range|bounds)"):
         assert torch.equal(model(right)[0], expected)
@@ -202,7 +198,7 @@ def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_aga
         model(wrong)
 
 
-def test_the_switch_is_reset_by_the_outer_of_two_and_is_that_of_one_thread() -> None:
+def test_the_switch_is_reset_by_the_outer_of_two_and_is_that_of_one_thread():
     with unchecked():
         with unchecked():
             pass
@@ -217,7 +213,7 @@ def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Calla
     """Enter `first`, in another thread `second`, leave `first`, and return what `look` returns in that thread."""
     entered, ended = Event(), Event()
 
-    def other() -> Any:
+    def other():
         with second():
             entered.set()
             assert ended.wait(60)
@@ -233,7 +229,7 @@ def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Calla
 
 @pytest.mark.parametrize("second", ["encoder", "whole"])
 @pytest.mark.parametrize("first", ["encoder", "whole"])
-def test_a_model_in_train_mode_predicts_without_dropout_while_another_thread_ends(first: str, second: str) -> None:
+def test_a_model_in_train_mode_predicts_without_dropout_while_another_thread_ends(first, second):
     head = HEAD_CLASSES["sequence-classification"](small_config())
     head.encoder.pooler.eval()
     modes = [module.training for module in head.modules()]

@@ -24,7 +24,7 @@ build_meta.build_wheel("../../wheel")
 """
 
 
-def test_a_script_in_the_parent_folder_of_a_clone_called_minibert_imports_the_package(tmp_path: Path) -> None:
+def test_a_script_in_the_parent_folder_of_a_clone_called_minibert_imports_the_package(tmp_path):
     (tmp_path / "minibert").symlink_to(ROOT)  # on sys.path, this folder has no __init__.py
     (tmp_path / "script.py").write_text("import minibert; print(minibert.load)")
     without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -77,9 +77,7 @@ def call(command: list[str], folder: Path) -> str:
         ("minibert.reference guess the_[MASK]_was_dark.", "sun"),
     ],
 )
-def test_commands_run_from_an_empty_folder_with_what_the_wheel_has(
-    command: str, found: str, place: Path, tmp_path: Path
-) -> None:
+def test_commands_run_from_an_empty_folder_with_what_the_wheel_has(command, found, place, tmp_path):
     (program,) = (place / "env").glob("bin/python" if os.name == "posix" else "Scripts/python.exe")
     (reference,) = (place / "env").rglob("minibert/reference.py")
     parts = [part.replace("_", " ") if part.startswith("the_") else part for part in command.split()]

@@ -3,18 +3,16 @@
 import copy
 import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.models import MakePair, assert_equal, every_family, small_config, unequal
+from support.models import assert_equal, every_family, small_config, unequal
 from torch import nn
 
 import minibert
 from minibert import model
 from minibert.families import FAMILIES
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Inputs, Place, forward, record
@@ -30,7 +28,7 @@ WANTED = {"output_hidden_states": True, "output_attentions": True}
 
 
 @pytest.mark.parametrize("name", ["minilm", *FAMILIES])
-def test_sdpa_is_within_1e_5_of_the_eager_path(name: str, minilm: Path, written: Any) -> None:
+def test_sdpa_is_within_1e_5_of_the_eager_path(name, minilm, written):
     folder, tokens = (minilm, 128) if name == "minilm" else (written(FAMILIES[name])[0], 11)
     eager, fused = minibert.load(folder), minibert.load(folder, attention="sdpa")
     rows = compare_full_length(fused, eager, make_batch(eager.config, tokens, rows=4))
@@ -40,7 +38,7 @@ def test_sdpa_is_within_1e_5_of_the_eager_path(name: str, minilm: Path, written:
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_model_is_copied_and_pickled_whole(attention: str) -> None:
+def test_a_model_is_copied_and_pickled_whole(attention):
     encoder = minibert.Encoder(small_config(hidden_act="gelu_pytorch_tanh"), attention).eval()
     batch = make_batch(encoder.config, 11)
     expected = forward(encoder, batch).last_hidden_state
@@ -53,9 +51,9 @@ def test_a_model_is_copied_and_pickled_whole(attention: str) -> None:
 
 def compiled(model: nn.Module) -> tuple[Any, list[str]]:
     """The model as one graph (anything that needs the value of a tensor would break it), and what that calls."""
-    calls: list[str] = []
+    calls = []
 
-    def backend(graph: Any, _: Any) -> Any:
+    def backend(graph, _):
         calls.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
@@ -73,17 +71,17 @@ def assert_compiles_equal(model: Any, head: str | None) -> None:
 
 
 @every_family
-def test_the_encoder_compiles_to_one_graph_without_a_check_and_computes_the_same(family: Family) -> None:
+def test_the_encoder_compiles_to_one_graph_without_a_check_and_computes_the_same(family):
     assert_compiles_equal(minibert.Encoder(small_config(family, num_hidden_layers=1)).eval(), None)
 
 
 @pytest.mark.parametrize("head", BERT.heads)
-def test_every_head_and_its_loss_compile_to_one_graph_without_a_check(head: str) -> None:
+def test_every_head_and_its_loss_compile_to_one_graph_without_a_check(head):
     labels = 2 if head == "question-answering" else 3
     assert_compiles_equal(HEAD_CLASSES[head](small_config(num_hidden_layers=1, num_labels=labels)).eval(), head)
 
 
-def test_with_the_checks_on_there_would_be_no_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_the_checks_on_there_would_be_no_one_graph(monkeypatch):
     """So that the tests above can fail."""
     monkeypatch.setattr(minibert.inputs, "checking", lambda: True)
     with pytest.raises(torch._dynamo.exc.Unsupported):
@@ -104,10 +102,10 @@ def shape(letters: str) -> tuple[int, ...]:
     return tuple(LETTERS.get(letter) or int(letter) for letter in letters.split(","))
 
 
-def test_every_module_has_the_shapes_of_its_docstring() -> None:
+def test_every_module_has_the_shapes_of_its_docstring():
     encoder, seen = copy.deepcopy(ENCODER), set()
 
-    def check(module: nn.Module, inputs: Any, output: Any) -> None:
+    def check(module, inputs, output):
         chain = [letters for letters in CHAIN.findall(type(module).forward.__doc__ or "") if letters != "B,H,S,S"]
         first = output[0] if isinstance(output, tuple) else output
         assert (inputs[0].shape, first.shape) == (shape(chain[0]), shape(chain[-1])), module
@@ -124,7 +122,7 @@ def test_every_module_has_the_shapes_of_its_docstring() -> None:
 
 
 @every_family
-def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pair: MakePair) -> None:
+def test_hidden_states_and_attentions_are_those_of_the_layers(family, pair):
     encoder, batch = pair(family).ours, pair(family).task.batch
     out, stages = forward(encoder, batch, WANTED), record(encoder, batch)
     first, second = stages[Place("layer", 0)], stages.get(Place("final norm"), stages[Place("layer", 1)])
@@ -137,14 +135,14 @@ def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pa
         assert attention.permute(0, 2, 3, 1)[real[:, :, None] & ~real[:, None]].abs().max() == 0
 
 
-def test_sdpa_computes_requested_attentions_written_out(written: Any) -> None:
+def test_sdpa_computes_requested_attentions_written_out(written):
     eager, fused = (minibert.load(written()[0], attention=name) for name in ("eager", "sdpa"))
     ours, expected = (forward(encoder, make_batch(eager.config, 11), WANTED) for encoder in (fused, eager))
     assert_equal(ours[:], expected[:])
     assert (torch.stack(ours.attentions).sum(dim=-1) - 1).abs().max() <= 1e-6
 
 
-def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: MakePair) -> None:
+def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair):
     both = pair(head="sequence-classification")
     ours, theirs = (forward(m, both.task.batch, both.task.labels | WANTED) for m in (both.ours, both.theirs))
     assert list(ours.keys()) == list(theirs.keys()) == ["loss", "logits", "hidden_states", "attentions"]
@@ -159,7 +157,7 @@ def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: Mak
         without[1]
 
 
-def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None:
+def test_the_encoder_knows_its_device_and_its_state_is_parameters_only():
     assert list(ENCODER.buffers()) == []
     assert set(ENCODER.state_dict()) == {name for name, _ in ENCODER.named_parameters()}
     encoder = minibert.Encoder(small_config())
@@ -183,9 +181,7 @@ ODD: list[dict[str, int]] = [
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("sizes", ODD, ids=str)
-def test_odd_sizes_are_computed_and_trained_bit_for_bit_as_upstream(
-    sizes: dict[str, int], rows: int, pair: MakePair
-) -> None:
+def test_odd_sizes_are_computed_and_trained_bit_for_bit_as_upstream(sizes, rows, pair):
     both = pair(BERT, "masked-lm", **sizes)
     batch = Inputs(*(x[:rows].clone() for x in vars(both.task.batch).values()))
     both.task = LabelledBatch(batch, {"labels": both.task.labels["labels"][:rows].clone()})

@@ -51,7 +51,7 @@ def config(**raw: Any) -> minibert.Config:
 def compared(folder: Path, head: str | None, tokens: int = 11, **sizes: Any) -> list[Any]:
     """The tensors in which a random checkpoint differs between the two sides."""
     size = tiny("drawn", MODERNBERT, **{"max_position_embeddings": 40} | FOUR | sizes)
-    theirs: Any = make(size, head, folder)
+    theirs = make(size, head, folder)
     both = Pair(minibert.load(folder, head=head), theirs, task(head, theirs.config, tokens), head)
     return unequal(both.climb(train=head is not None).rows)
 
@@ -60,7 +60,7 @@ def compared(folder: Path, head: str | None, tokens: int = 11, **sizes: Any) -> 
 # config.json
 
 
-def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_defaults() -> None:
+def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_defaults():
     older, newer, neither = config(**OLDER), config(**NEWER), config()
     assert older.architecture.windows == newer.architecture.windows == (None, 5, None, 5)
     assert older.architecture.rotary_thetas == newer.architecture.rotary_thetas == (500.0, 70.0, 500.0, 70.0)
@@ -70,7 +70,7 @@ def test_older_and_newer_keys_say_the_same_and_a_file_without_either_has_the_def
 
 
 @pytest.mark.parametrize("raw", [OLDER, NEWER, {}, {"layer_types": [LOCAL, LOCAL, GLOBAL, LOCAL]}])
-def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw: Raw) -> None:
+def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw):
     ours = config(**raw)
     theirs = ModernBertConfig(**{name: value for name, value in ours.to_dict().items() if name != "model_type"})
     assert [GLOBAL if window is None else LOCAL for window in ours.architecture.windows] == theirs.layer_types
@@ -80,7 +80,7 @@ def test_what_we_write_transformers_reads_as_the_same_layers_and_angles(raw: Raw
     assert minibert.Config.from_dict(ours.to_dict()) == ours
 
 
-def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not() -> None:
+def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not():
     assert dataclasses.replace(config(**NEWER), num_hidden_layers=3).architecture.windows == (None, 5, None)
     with pytest.raises(ValueError, match="layer_types has 4 values, for 3 layers"):
         dataclasses.replace(config(layer_types=[LOCAL, LOCAL, GLOBAL, LOCAL]), num_hidden_layers=3)
@@ -105,21 +105,21 @@ def test_a_regular_pattern_fits_another_number_of_layers_and_a_list_does_not() -
         ({"initializer_cutoff_factor": 0.0}, "initializer_cutoff_factor is 0.0"),
     ],
 )
-def test_a_config_that_no_modernbert_can_have_is_refused_by_name(raw: Raw, message: str) -> None:
+def test_a_config_that_no_modernbert_can_have_is_refused_by_name(raw, message):
     with pytest.raises((ValueError, TypeError), match=message):
         config(**raw)
 
 
-def test_another_ignored_label_is_refused() -> None:
+def test_another_ignored_label_is_refused():
     with pytest.raises(ValueError, match="sparse_pred_ignore_index 0"):
         HEAD_CLASSES["masked-lm"](config(sparse_pred_ignore_index=0))
 
 
-def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named(tmp_path: Path) -> None:
+def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named(tmp_path):
     model = HEAD_CLASSES["masked-lm"](config())
     minibert.save(model, tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
-    layer: Any = model.encoder.layers[1]
+    layer = model.encoder.layers[1]
     for name, modules in (
         ("attn.Wqkv", (layer.attention.query, layer.attention.key, layer.attention.value)),
         ("mlp.Wi", (layer.feed_forward.expand, layer.feed_forward.gate)),
@@ -140,23 +140,21 @@ def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 39, 40])
 @pytest.mark.parametrize("window", [0, 1, 4, 5, 77, 78])
-def test_texts_shorter_longer_and_as_long_as_the_window_are_bit_identical(
-    window: int, tokens: int, tmp_path: Path
-) -> None:
+def test_texts_shorter_longer_and_as_long_as_the_window_are_bit_identical(window, tokens, tmp_path):
     assert compared(tmp_path, None, tokens, local_attention=window) == []
 
 
 @pytest.mark.parametrize("head", MODERNBERT.heads)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_every_head_is_bit_identical_with_each_pooling_and_activation(head: str, pooling: str, tmp_path: Path) -> None:
+def test_every_head_is_bit_identical_with_each_pooling_and_activation(head, pooling, tmp_path):
     activation = {"classifier_activation": "silu"}
     assert compared(tmp_path, head, classifier_pooling=pooling, **activation, **OLDER, head_bias=True) == []
 
 
-def test_float64_rotates_in_float64_where_upstream_rounds_to_float32(tmp_path: Path) -> None:
+def test_float64_rotates_in_float64_where_upstream_rounds_to_float32(tmp_path):
     size = tiny("drawn", MODERNBERT, **FOUR)
-    theirs: Any = make(size, None, tmp_path).double()
-    ours: Any = minibert.load(tmp_path, dtype=torch.float64)
+    theirs = make(size, None, tmp_path).double()
+    ours = minibert.load(tmp_path, dtype=torch.float64)
     ids = torch.arange(4, 14)[None]
     with torch.no_grad():
         difference = (ours(ids).last_hidden_state - theirs(ids).last_hidden_state).abs().max()
@@ -175,7 +173,7 @@ def encoder(window: int, tokens: int = 300) -> Any:
 
 @pytest.mark.parametrize("window", [0, 3, 8, 50, 1000])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_fast_vectors_are_the_readable_ones_at_the_edges_of_blocks_and_windows(window: int, pooling: str) -> None:
+def test_fast_vectors_are_the_readable_ones_at_the_edges_of_blocks_and_windows(window, pooling):
     made = encoder(window)
     lengths = sorted({1, 2, window + 1, window // 2 + 1, window // 2 + 2, 2 * window, 3 * window + 1, 299, 300})
     rows = [[3 + (7 * at + length) % 90 for at in range(length)] for length in lengths if 0 < length <= 300]
@@ -187,9 +185,7 @@ def test_fast_vectors_are_the_readable_ones_at_the_edges_of_blocks_and_windows(w
 @pytest.mark.parametrize("head", MODERNBERT.heads)
 @pytest.mark.parametrize("window", [2, 7])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_the_packed_step_is_the_readable_one_with_texts_longer_than_the_window(
-    head: str, window: int, pooling: str
-) -> None:
+def test_the_packed_step_is_the_readable_one_with_texts_longer_than_the_window(head, window, pooling):
     """In float64, so that nothing hides in rounding; a text of one token beside a long one has windows of padding."""
     last_is_local = {"layer_types": [GLOBAL, LOCAL, LOCAL, LOCAL]}
     sizes = {"local_attention": window, "classifier_pooling": pooling, "max_position_embeddings": 70, "num_labels": 3}
@@ -209,16 +205,14 @@ class Largest:
 
     def __call__(self, query: Tensor, key: Tensor, *given: Any, **how: Any) -> Tensor:
         self.scores = max(self.scores, query.shape[2] * key.shape[2])
-        context: Tensor = self.right(query, key, *given, **how)
+        context = self.right(query, key, *given, **how)
         return context
 
 
 LONG, WINDOW = 512, 16
 
 
-def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fast_paths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fast_paths(monkeypatch):
     made = encoder(WINDOW, LONG)
     local = dataclasses.replace(made.config, layer_types=(LOCAL,) * 4)
     made = minibert.Encoder(local).eval()
@@ -232,7 +226,7 @@ def test_local_layers_hold_no_more_scores_than_a_block_of_the_window_in_both_fas
     assert 0 < largest.scores <= WINDOW * 2 * WINDOW
 
 
-def test_it_learns_in_bfloat16_without_padding() -> None:
+def test_it_learns_in_bfloat16_without_padding():
     made = HEAD_CLASSES["sequence-classification"](config(vocab_size=101, num_labels=3))
     rows = examples("sequence-classification", [3, 9, 5, 7], family=MODERNBERT)
     settings = TrainSettings(epochs=40, batch_size=4, learning_rate=5e-3, precision="bfloat16", exact=False)
@@ -273,7 +267,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder: Path) -> None:
+def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder):
     ours, theirs = minibert.load_tokenizer(folder, max_length=64), AutoTokenizer.from_pretrained(folder)
     given = {"truncation": True, "max_length": 64}
     for text in HARD_TEXTS:
@@ -291,12 +285,12 @@ def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder: Pat
         assert by_hand.ids(normal) == theirs(text, add_special_tokens=False)["input_ids"], text
 
 
-def test_every_way_to_use_a_checkpoint_takes_it(folder: Path, tmp_path: Path) -> None:
+def test_every_way_to_use_a_checkpoint_takes_it(folder, tmp_path):
     table = write_tsv(tmp_path / "train.tsv")
     texts = ["the film is good", "the film is bad"]
     assert minibert.embed(texts, model=folder, pooling="mean").shape == (2, 24)
     assert minibert.TextFeatures(folder).fit_transform(texts).shape == (2, 24)
-    short: Raw = {"epochs": 1, "precision": "float32", "warmup": 0.0}
+    short = {"epochs": 1, "precision": "float32", "warmup": 0.0}
     minibert.train.finetune("classify", table, model=folder, out=tmp_path / "out", **short)
     assert "label" in minibert.predict(tmp_path / "out", texts)[0]
     minibert.train.distill(
@@ -310,7 +304,7 @@ def test_every_way_to_use_a_checkpoint_takes_it(folder: Path, tmp_path: Path) ->
     assert len(traced.layers) == 4 and "gate" in traced.layers[1]
 
 
-def test_a_student_keeps_layer_0_which_has_no_norm_as_its_first() -> None:
+def test_a_student_keeps_layer_0_which_has_no_norm_as_its_first():
     teacher = HEAD_CLASSES["masked-lm"](config())
     student = new_student(teacher, (0, 2))
     assert student.config.architecture.windows == (None, 5)

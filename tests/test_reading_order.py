@@ -34,7 +34,7 @@ def imported(source: str, package: str) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_reading_order_has_everything_once(folder: Path) -> None:
+def test_the_reading_order_has_everything_once(folder):
     content = {path.stem for path in folder.glob("[!_]*.py")} | {
         path.parent.name for path in folder.glob("*/__init__.py")
     }
@@ -42,7 +42,7 @@ def test_the_reading_order_has_everything_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_imports_go_upwards_only_so_that_there_is_no_circle(folder: Path) -> None:
+def test_imports_go_upwards_only_so_that_there_is_no_circle(folder):
     order, package = order_of(folder), ".".join(folder.relative_to(ROOT).parts)
     for place, name in enumerate(order):
         files = [folder / f"{name}.py"] if (folder / f"{name}.py").exists() else sorted((folder / name).rglob("*.py"))
@@ -52,7 +52,7 @@ def test_imports_go_upwards_only_so_that_there_is_no_circle(folder: Path) -> Non
             assert not found, f"{file.relative_to(ROOT)} imports {sorted(found)}, which come after it"
 
 
-def test_an_import_from_below_would_be_seen() -> None:
+def test_an_import_from_below_would_be_seen():
     source = """
 def f():
     from minibert.cli.main import main

@@ -95,7 +95,7 @@ def shell(code: str, folder: Path, extras: bool) -> subprocess.CompletedProcess[
     return subprocess.run(["bash", "-exc", code], capture_output=True, text=True, env=environment)
 
 
-def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
+def test_every_line_for_the_shell_is_one_that_minibert_understands():
     lines = [argv for code, _ in SHELL for argv in commands(code)]
     assert len(lines) > 20
     for argv in lines:
@@ -103,7 +103,7 @@ def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
 
 
 @pytest.mark.slow
-def test_the_lines_for_the_shell_run_in_order_as_printed_after_make_demo(folder: Path) -> None:
+def test_the_lines_for_the_shell_run_in_order_as_printed_after_make_demo(folder):
     assert DEMO is not None
     for code, plain in [(DEMO[1], True), *SHELL]:
         done = shell(LONG.sub("", code), folder, extras=not plain)
@@ -115,14 +115,14 @@ def test_the_lines_for_the_shell_run_in_order_as_printed_after_make_demo(folder:
 
 
 @pytest.mark.slow
-def test_a_shell_without_extras_has_none_and_stops_where_a_line_fails(folder: Path) -> None:
+def test_a_shell_without_extras_has_none_and_stops_where_a_line_fails(folder):
     done = shell("minibert export all-MiniLM-L6-v2 --out model.onnx\ntouch after\n", folder, extras=False)
     assert done.returncode == 1 and "this needs onnx" in done.stderr and not Path("after").exists()
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_lines_for_python_run_as_printed_one_after_the_other() -> None:
-    names: dict[str, Any] = {}
+def test_the_lines_for_python_run_as_printed_one_after_the_other():
+    names = {}
     for language, code, _ in ALL:
         if language == "python":
             run_python(code, names)
@@ -141,7 +141,7 @@ def run_python(code: str, names: dict[str, Any]) -> None:
             assert str(tuple(value)) == shape[1], lines[step.lineno - 1]
 
 
-def test_a_wrong_example_would_be_found() -> None:
+def test_a_wrong_example_would_be_found():
     page = """
 ```sh
 minibert embed no.txt --out x.npy  # a comment

@@ -111,7 +111,7 @@ def write_folder(folder: Path, family: Family, head: str | None, **changes: Any)
 
 
 @every
-def test_config_json_is_read_and_written_back_unchanged(family: Family) -> None:
+def test_config_json_is_read_and_written_back_unchanged(family):
     config = minibert.Config.from_dict(raw(family))
     assert (config.hidden_size, config.num_hidden_layers, config.num_labels) == (24, 4, 3)
     written = config.to_dict()
@@ -120,7 +120,7 @@ def test_config_json_is_read_and_written_back_unchanged(family: Family) -> None:
     assert minibert.Config.from_dict(written) == config
 
 
-def test_two_fields_that_read_one_key_have_one_value() -> None:
+def test_two_fields_that_read_one_key_have_one_value():
     config = minibert.Config.from_dict(raw(PARALLEL) | {"dropout": 0.3})
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == config.to_dict()["dropout"] == 0.3
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_two_fields_that_read_one_key_have_one_value() -> None:
 
 
 @every_head
-def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: str, tmp_path: Path) -> None:
+def test_it_is_saved_under_its_own_names_and_loaded_back(family, head, tmp_path):
     model = model_of(family, head)
     minibert.save(model, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -151,7 +151,7 @@ def test_it_is_saved_under_its_own_names_and_loaded_back(family: Family, head: s
 
 
 @every
-def test_every_tensor_is_upstreams_bit_for_bit(family: Family) -> None:
+def test_every_tensor_is_upstreams_bit_for_bit(family):
     pair = pair_of(family)
     rows = [*pair.compare(), *pair.train()]
     assert not [row.place for row in rows if not row.equal]
@@ -176,7 +176,7 @@ class WithoutRotation(RotaryAttention):
         (PARALLEL, {"norm": lambda config, width: nn.LayerNorm(width, 1e-2)}, Place("attention norm", 0)),
     ],
 )
-def test_parity_finds_a_mistake_at_its_stage(family: Family, mistake: dict[str, Any], stage: Place) -> None:
+def test_parity_finds_a_mistake_at_its_stage(family, mistake, stage):
     pair = pair_of(family, **mistake)
     first = first_divergent(pair.compare())
     assert first is not None and Place(first.stage, first.layer) == stage
@@ -184,7 +184,7 @@ def test_parity_finds_a_mistake_at_its_stage(family: Family, mistake: dict[str, 
     assert same is not None and same.place == first.place
 
 
-def test_an_encoder_that_is_not_where_its_family_says_is_named() -> None:
+def test_an_encoder_that_is_not_where_its_family_says_is_named():
     pair = pair_of(LEAN)
     pair.theirs.backbone = pair.theirs.model
     del pair.theirs.model
@@ -198,7 +198,7 @@ def test_an_encoder_that_is_not_where_its_family_says_is_named() -> None:
 
 @every
 @torch.no_grad()
-def test_the_fused_attention_of_torch_computes_the_same(family: Family) -> None:
+def test_the_fused_attention_of_torch_computes_the_same(family):
     encoder = model_of(family)
     fused = minibert.Encoder(encoder.config, "sdpa").eval()
     fused.load_state_dict(encoder.state_dict())
@@ -212,9 +212,7 @@ def test_the_fused_attention_of_torch_computes_the_same(family: Family) -> None:
 @pytest.mark.parametrize(
     ("precision", "bound"), [("float32", 1e-5), ("bfloat16", 0.3), pytest.param("int8", 0.3, marks=EXACT)]
 )
-def test_fast_vectors_are_those_of_the_readable_path(
-    family: Family, pooling: str, precision: str, bound: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_vectors_are_those_of_the_readable_path(family, pooling, precision, bound, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     encoder = model_of(family)
     engine = Engine(encoder, precision, samples=ROWS)
@@ -224,7 +222,7 @@ def test_fast_vectors_are_those_of_the_readable_path(
 
 @EXACT
 @every
-def test_calibration_computes_in_the_order_of_the_layer(family: Family) -> None:
+def test_calibration_computes_in_the_order_of_the_layer(family):
     encoder = model_of(family)
     engine = Engine(encoder)
     rows = sorted(ROWS, key=len, reverse=True)
@@ -237,7 +235,7 @@ def test_calibration_computes_in_the_order_of_the_layer(family: Family) -> None:
 
 @every_head
 @pytest.mark.parametrize("fast_parts", [False, True])
-def test_the_packed_training_step_is_the_readable_one(family: Family, head: str, fast_parts: bool) -> None:
+def test_the_packed_training_step_is_the_readable_one(family, head, fast_parts):
     model = model_of(family, head)
     batch = batch_of(head, [3, 40, 12, 5], family=family)
     found = Found.of(packed_loss, with_parts(model, QUICK) if fast_parts else model, batch)
@@ -249,7 +247,7 @@ def test_the_packed_training_step_is_the_readable_one(family: Family, head: str,
 
 
 @every
-def test_it_is_fine_tuned_and_predicts(family: Family, tmp_path: Path) -> None:
+def test_it_is_fine_tuned_and_predicts(family, tmp_path):
     write_folder(tmp_path / "words", family, None)
     write_tsv(tmp_path / "train.tsv")
     finetune("classify", tmp_path / "train.tsv", model=tmp_path / "words", out=tmp_path / "out", epochs=2)
@@ -259,7 +257,7 @@ def test_it_is_fine_tuned_and_predicts(family: Family, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")  # models that barely learned
 @every
-def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: Path) -> None:
+def test_it_is_distilled_into_fewer_layers_of_itself(family, tmp_path):
     folder, how = write_folder(tmp_path / "teacher", family, "masked-lm"), {"max_length": 16, "batch_size": 8}
     corpus = write_corpus(tmp_path / "corpus.txt", documents=8)
     language = distill(corpus, teacher=folder, out=tmp_path / "language", take=(0, 1), steps=2, **how)
@@ -273,7 +271,7 @@ def test_it_is_distilled_into_fewer_layers_of_itself(family: Family, tmp_path: P
 
 
 @every
-def test_the_trace_page_shows_its_own_steps(family: Family, tmp_path: Path) -> None:
+def test_the_trace_page_shows_its_own_steps(family, tmp_path):
     folder = write_folder(tmp_path, family, "masked-lm")
     traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a [MASK] film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3] * 4
@@ -344,18 +342,18 @@ def unknown(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("message", UNKNOWN)
-def test_the_engine_names_a_class_that_it_does_not_know(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_names_a_class_that_it_does_not_know(message, monkeypatch):
     with pytest.raises(TypeError, match=message):
         Engine(unknown(UNKNOWN[message], monkeypatch).encoder)
 
 
 @pytest.mark.parametrize("message", list(UNKNOWN)[1:])
-def test_the_training_step_names_a_class_that_it_does_not_know(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_step_names_a_class_that_it_does_not_know(message, monkeypatch):
     with pytest.raises(TypeError, match=message):
         with_parts(unknown(UNKNOWN[message], monkeypatch), QUICK)
 
 
-def test_the_training_step_computes_linear_layers_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_step_computes_linear_layers_anywhere(monkeypatch):
     model = unknown({"layer": WithExtra}, monkeypatch)
     batch = batch_of("sequence-classification", [3, 12, 5])
     found = Found.of(packed_loss, with_parts(model, QUICK), batch)

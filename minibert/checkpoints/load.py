@@ -229,8 +229,8 @@ def check_complete(report: LoadReport, model: Encoder | Head, new_head: bool) ->
         problems += [f"it lacks {len(missing)} {tensors} of {family.title}, such as {', '.join(missing[:3])}"]
         hint = ""
         if isinstance(model, Head) and only_head:
-            hint = f"; head {model.name!r} is not in it{advice('; {} makes a fresh one', new_head=True)}"
-        raise ValueError(f"{report.source}: {problems[0]}{hint}")
+            hint = f"; head {model.name!r} is not in it" + advice("; {} makes a fresh one", new_head=True)
+        raise ValueError(f"{report.source}: {problems[0]}" + hint)
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(
             f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): "

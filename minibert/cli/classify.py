@@ -81,4 +81,4 @@ def read_vectors(path: Path) -> Any:
     try:
         return np.load(regular(path, "numpy file"), allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"--features is {path}, which is not a file of `minibert embed`: {error}") from None
+        raise ValueError(f"--features is {path}, which is not a file of `minibert embed`: " + str(error)) from None

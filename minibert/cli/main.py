@@ -30,7 +30,7 @@ from minibert.tasks import TASKS
 from minibert.utils import habits
 from minibert.utils.files import neighbours, user_path
 from minibert.utils.printing import CONTROL, Figures, did_you_mean, is_main_process, note, printable
-from minibert.utils.wording import naming_options
+from minibert.utils.wording import render
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
@@ -116,8 +116,7 @@ class Parser(argparse.ArgumentParser):
                 if self.commands:
                     break
             elif not name.startswith("-h") and not any(option.startswith(name) for option in self.options):
-                with naming_options(self.options):
-                    ours = habits.argument(name.lstrip("-").replace("-", "_"))
+                ours = render(habits.argument(name.lstrip("-").replace("-", "_")), self.options)
                 self.error(f"there is no option {name}{ours or did_you_mean(name, self.options)}")
         return super().parse_known_args(args, namespace)
 
@@ -177,12 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Names of files may be anything; a pipe gets each line at once, as a terminal does.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     argv = sys.argv[1:] if argv is None else argv
+    options: list[str] = []
     with warnings.catch_warnings(), terminable() as terminated, redirect_stdout(Printable(sys.stdout)):
-        warnings.showwarning = show_warning
+        warnings.showwarning = lambda message, *_, **__: show_warning(message, options)
         try:
             args = parse(argv)
-            with naming_options(args.parser.options):
-                figures = args.run(args)
+            options += args.parser.options
+            figures = args.run(args)
             if args.json:
                 print(json_line(figures))
             sys.stdout.flush()
@@ -195,9 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 note(f"interrupted: {str(stop) or 'nothing is kept'}")
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except WRONG_REQUEST as error:
-            return complain(error, 2)
+            return complain(error, 2, options)
         except FAILURE as error:
-            return complain(error, 1)
+            return complain(error, 1, options)
     return 0 if figures.get("ok", True) else 1
 
 
@@ -238,9 +238,9 @@ def terminable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, usual)
 
 
-def complain(error: BaseException, status: int) -> int:
-    """Print in one line what went wrong."""
-    text = str(error) or type(error).__name__
+def complain(error: BaseException, status: int, options: Collection[str]) -> int:
+    """Print in one line what went wrong, in the words of a command with these options."""
+    text = render(str(error), options) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, FileNotFoundError) and error.filename:
@@ -249,6 +249,6 @@ def complain(error: BaseException, status: int) -> int:
     return status
 
 
-def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one plain line, in place of Python's two with file and line number."""
-    note(f"warning: {str(message).strip().splitlines()[0]}")
+def show_warning(message: Warning | str, options: Collection[str]) -> None:
+    """Print a warning as one plain line instead of Python's two with file and line number."""
+    note(f"warning: {render(str(message), options).strip().splitlines()[0]}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, add_device, add_options, read_options
 from minibert.serving import ServerSettings
 from minibert.utils.printing import Figures, counted, note, require
-from minibert.utils.wording import naming_options
 from minibert.vectors.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ def run(args: Arguments) -> Figures:
         names = ", ".join(server.names)
         print(f"{names} at {address}: {', '.join(server.offers)}; {server.vectors.embedder.description}", flush=True)
         warnings.simplefilter("ignore")  # about texts: the log has none, and replies count those that were cut
-        with naming_options(()):  # a client has no command line
-            serve(server, listener)
+        serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))
     print(f"ended; {counted(texts, 'text')}, {counted(tokens, 'token')}")

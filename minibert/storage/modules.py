@@ -47,4 +47,4 @@ def home_of(folder: Path) -> Path:
 def refusal(path: Path, problem: str) -> ValueError:
     """Return the error for files that cannot be followed; it says what to do."""
     choose = advice("; choose {} and {}", pooling=..., normalize=...)
-    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}{choose}")
+    return ValueError(f"pooling 'auto' cannot follow {path}: {problem}" + choose)

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
-from minibert.utils.wording import advice, given
+from minibert.utils.wording import advice
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # what the format implies
 ROW_LIMIT = 64_000_000  # bytes in a line: a thousand times what BERT reads of a text
@@ -117,13 +117,13 @@ class FileSettings(TextSettings):
         format = self.format or Path(decompressed_name(name)).suffix[1:] or "txt"
         if format not in FORMATS:
             raise ValueError(
-                f"{name} ends in .{format}, which is not a known format; name it{advice(' with {}', format=...)}: "
-                f"{', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
+                f"{name} ends in .{format}, which is not a known format; name it"
+                + advice(" with {}", format=...)
+                + f": {', '.join(FORMATS)}; of compressed files only .gz, .bz2 and .xz are read: decompress any other"
             )
         if self.delimiter is not None and format not in DELIMITERS:
-            raise ValueError(
-                f"{name} is read as {format}, which has no delimiter; leave it out, or use {given('format', 'csv')}"
-            )
+            table = advice(", or use {}", format="csv")
+            raise ValueError(f"{name} is read as {format}, which has no delimiter; leave it out" + table)
         return format
 
 
@@ -235,8 +235,9 @@ def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> Valu
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     name = advice(", name its encoding: {}", encoding="utf-16" if utf16 else "cp1252")
     return ValueError(
-        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8{name}, "
-        "or decompress it, if it is a .zip or .zst"
+        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8"
+        + name
+        + ", or decompress it, if it is a .zip or .zst"
     )
 
 

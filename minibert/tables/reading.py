@@ -27,6 +27,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import reduce
 from itertools import chain, islice, repeat
 from typing import Any, BinaryIO, Self
 
@@ -65,7 +66,7 @@ from minibert.tables.rows import (
 from minibert.tables.texts import FIRST, SCORE, SECOND, TextOrPair, as_text, is_missing
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, counted
-from minibert.utils.wording import advice, given
+from minibert.utils.wording import advice
 
 DEFAULT = FileSettings()
 STANDARD_INPUT = "standard input"
@@ -229,7 +230,7 @@ class Table:
             ways += advice(", and {} reads each line as a text", format="txt")
             raise ValueError(
                 f"{self.name} begins with {brief(line.rstrip())}, a row of columns; a file named .{kind} is read as "
-                f"such{ways} (predict, score: with --file -)"
+                f"such" + ways + " (predict, score: with --file -)"
             )
         return line
 
@@ -262,13 +263,14 @@ class Table:
         if [column.name for column in self.columns] == ["1"] and implied not in likely:
             likely = [implied, *likely]  # each line may be a text
         if len(likely) > 1 and not likely[0] == implied == "\t":
-            ways = " or ".join(given("delimiter", delimiter.replace("\t", "tab")) for delimiter in likely)
-            raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways}")
+            one, *others = (advice("{}", delimiter=delimiter.replace("\t", "tab")) for delimiter in likely)
+            ways = reduce(lambda ways, other: ways + " or " + other, others, one)
+            raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose " + ways)
         likely = likely or (several if has_header(self.columns, ()) else []) or [implied]
         if likely[0] != implied:
             confirm = advice("; {} confirms it", delimiter=likely[0].replace("\t", "tab"))
             warnings.warn(
-                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}{confirm}",
+                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}" + confirm,
                 stacklevel=2,
             )
         return likely[0]
@@ -293,7 +295,7 @@ class Table:
             if absent:
                 raise ValueError(
                     f"{where} has the label {brief(label)}; each row needs one: fill it"
-                    f"{advice(', or leave such rows out: {}', missing='drop')}"
+                    + advice(", or leave such rows out: {}", missing="drop")
                 )
             return label
         missing = "empty" if self.settings.missing == "empty" else "error"
@@ -303,10 +305,10 @@ class Table:
             return ""
         if absent or not isinstance(cell, str):
             wrong = f"{where} has {'an empty cell' if cell == '' else brief(cell)} as {brief(name)}, not a text"
-            hint = f"; fill it{advice(', or {} reads an empty text', missing='empty')}" * absent
+            hint = "; fill it" + advice(", or {} reads an empty text", missing="empty") if absent else ""
             if absent and column.role != "column":  # which may be embedded, row by row
                 hint += advice(", {} leaves the row out", missing="drop")
-            raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
+            raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}" + hint)
         return cell
 
     def _table(self, rows: PlacedCells) -> PlacedRows:
@@ -318,9 +320,8 @@ class Table:
             self.first_row = names = [name.strip() for name in first]
             if len(names) < len(self.columns):
                 roles = " and ".join(column.role for column in self.columns)
-                raise ValueError(
-                    f"{place} has one column, {listed(names)}; {roles} need one each{advice(' ({})', delimiter=...)}"
-                )
+                choose = advice(" ({})", delimiter=...)
+                raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each" + choose)
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, () if self.header else names)
@@ -329,16 +330,20 @@ class Table:
                 raise ValueError(f"{place} has more than one column {brief(twice)}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
-                by_name = " ".join(given(column.role, "NAME") for column in self.columns)
-                raise ValueError(f"{place} is a header: {listed(first)}; name the columns: {by_name}")
+                by_name = {column.role: "NAME" for column in self.columns}
+                choose = advice("; name the columns:" + " {}" * len(by_name), **by_name)
+                raise ValueError(f"{place} is a header: {listed(first)}" + choose)
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
+                    quotes: str = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (
+                        self.format == "csv"
+                    )
                     if self.format == "tsv" and any(cell.startswith('"') for cell in row):
                         how = {"format": "csv", "delimiter": "tab"}
                         quotes = advice("; {} {} reads cells in quotes, as pandas writes them", **how)
                     raise ValueError(
-                        f"{at} has {counted(len(row), 'column')}, {len(keys)} are expected, as in the first row{quotes}"
+                        f"{at} has {counted(len(row), 'column')}, {len(keys)} are expected, as in the first row"
+                        + quotes
                     )
                 yield at, dict(zip(keys, row, strict=True))
 

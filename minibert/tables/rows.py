@@ -18,7 +18,7 @@ from minibert.tables.formats import decoded_lines, in_quotes, whole_text
 from minibert.tables.texts import as_column, column_names
 from minibert.utils.files import folders_below, parse_json, user_path
 from minibert.utils.printing import brief, install_hint
-from minibert.utils.wording import advice, given
+from minibert.utils.wording import advice
 
 ARROW_TEXTS = ("string", "large_string", "binary", "large_binary")  # types of columns that Arrow can decode later
 PlacedCells = Iterator[tuple[str, list[str]]]  # rows of a table, each with its place for messages
@@ -39,7 +39,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> P
     except csv.Error as error:
         why = "is a quote not closed?" if dialect.get("strict") else "is it a .tsv?"
         plain = advice(" {} reads quotes as ordinary characters", format="tsv") if dialect["delimiter"] == "\t" else ""
-        raise ValueError(f"{place} cannot be read: {error}; {why}{plain}") from None
+        raise ValueError(f"{place} cannot be read: {error}; {why}" + plain) from None
 
 
 def without_quotes(rows: PlacedCells) -> PlacedCells:
@@ -54,7 +54,7 @@ def without_quotes(rows: PlacedCells) -> PlacedCells:
             )
             warnings.warn(
                 f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
-                f"pandas and R write such cells{ways}",
+                f"pandas and R write such cells" + ways,
                 stacklevel=2,
             )
         yield place, row
@@ -66,18 +66,18 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
         if line.strip():
             place = f"{name}, line {number},"
             if line.lstrip().startswith("["):
-                raise ValueError(
-                    f"{place} begins an array; the format of a JSON array is json{advice(': {}', format='json')}"
-                )
+                way = advice(": {}", format="json")
+                raise ValueError(f"{place} begins an array; the format of a JSON array is json" + way)
             yield place, parsed(line, place)
 
 
 def read_json_array(stream: BinaryIO, name: str, encoding: str) -> PlacedRows:
     """Yield the items of a JSON array, each with its place."""
-    place = f"{name}, read as one JSON array (with one object per line, its format is {given('format', 'jsonl')}),"
+    way = advice(" (with one object per line: {})", format="jsonl")
+    place = f"{name}, read as one JSON array" + way + ","
     items = parsed(whole_text(stream, name, encoding), place)
     if not isinstance(items, list):
-        raise ValueError(f"{place} is not an array")
+        raise ValueError(place + " is not an array")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
@@ -86,7 +86,7 @@ def parsed(text: str, place: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise ValueError(f"{place} is not JSON: {error}") from None
+        raise ValueError(place + f" is not JSON: {error}") from None
 
 
 def records_of(data: Any, name: str) -> list[Any]:

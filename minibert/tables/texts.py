@@ -106,7 +106,7 @@ class RowError(ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{f'row {self.row}' if isinstance(self.row, int) else self.row} {self.problem}"
+        return f"{f'row {self.row}' if isinstance(self.row, int) else self.row} " + self.problem
 
 
 @contextmanager
@@ -127,18 +127,17 @@ def as_text(text: object, row: int, missing: str) -> str:
         if name is not None and missing == "empty":
             return ""
         several = isinstance(text, (list, tuple, np.ndarray))
-        hint = f"{advice('; ' + PAIRS_HINT, pairs=...)}; {VECTORS_HINT}" * several
-        raise TypeError(
-            f"row {row} is of type {type(text).__name__}, not a text{hint}"
-            if name is None
-            else f"row {row} is {name}, not a text{advice('; use {} to treat it as an empty text', missing='empty')}"
-        )
+        if name is not None:
+            empty = advice("; use {} to treat it as an empty text", missing="empty")
+            raise TypeError(f"row {row} is {name}, not a text" + empty)
+        hint = advice("; " + PAIRS_HINT, pairs=...) + f"; {VECTORS_HINT}" if several else ""
+        raise TypeError(f"row {row} is of type {type(text).__name__}, not a text" + hint)
     try:
         text.encode()
     except UnicodeEncodeError as error:  # UTF-8 cannot encode half a character
         problem = (
             f"has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character {error.start}; "
-            f"read the text as UTF-8{advice(', or replace it: text.encode({}).decode()', errors='replace')}"
+            "read the text as UTF-8" + advice(", or replace it: text.encode({}).decode()", errors="replace")
         )
         raise RowError(row, problem) from None
     return text

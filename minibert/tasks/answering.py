@@ -101,8 +101,10 @@ class Answering(AnsweringSettings, Task):
         least = max_question + (self.stride or 0) + special + 1
         if max_length < least:
             raise ValueError(
-                f"{named('max_length')} is {max_length}; {named('max_question')} {max_question} and stride "
-                f"{self.stride} need {least}: raise the first, or lower these"
+                named("max_length")
+                + f" is {max_length}; "
+                + named("max_question")
+                + f" {max_question} and stride {self.stride} need {least}: raise the first, or lower these"
             )
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))

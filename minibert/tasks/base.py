@@ -166,7 +166,7 @@ class Task(ABC):
 
     def with_given_words(self) -> Self:
         """Return the task for texts whose words are separated by spaces. Raises ValueError if it has no words."""
-        raise ValueError(f"{named('pretokenized')} is for taggers, and this model is for the task {self.name!r}")
+        raise ValueError(named("pretokenized") + f" is for taggers, and this model is for the task {self.name!r}")
 
     # -----------------------------------------------------------------------------------------------------------
     # To the model and back

@@ -126,7 +126,7 @@ class Classification(ClassificationSettings, Task):
             text = texts[0] if len(texts[0]) <= 30 else "NAME"
             alone = (
                 f"the first row of {table.name} has the label {brief(cells[0])}, which no other row has; if it is a "
-                f"header, name the columns{advice(': {} {}', text=text, label=cells[0])}"
+                f"header, name the columns" + advice(": {} {}", text=text, label=cells[0])
             )
             if not chosen:
                 raise ValueError(alone + advice("; else: {} {}", text=1, label=2))
@@ -134,7 +134,7 @@ class Classification(ClassificationSettings, Task):
         try:
             labels, names = kind.named(given)
         except ValueError as error:
-            raise ValueError(f"{table.name}: {error}") from None
+            raise ValueError(f"{table.name}: " + str(error)) from None
         names = names if table.format == MEMORY else in_order(names)  # in a file, text of numbers is numbers
         return Texts(texts, pairs[0] if pairs else None, labels, names, places)
 

@@ -41,6 +41,7 @@ from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.utils.wording import advice
 
 MEASURED = {True: "spearman", False: "mrr@10"}  # the main figure on dev: with similarities, and without
+CHOOSE_COLUMNS = advice("; choose the columns: {}, {}, and {} or {}", text=..., pair=..., label=..., negatives=...)
 NEGATIVE = "negative"  # columns of hard negatives have names that begin with this
 
 
@@ -89,16 +90,11 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
         return requested_columns(text, pair, negatives, label if pair and not negatives else None)
     cells = [[str(cell) for cell in row] for row in rows]
     if looks_like_header(cells) or (is_doubtful(cells) and cells[0] != cells[1]) or pair or label:
-        raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}; {choose_columns()}")
+        raise ValueError(f"{where} has the columns {listed(list(map(str, rows[0])))}" + CHOOSE_COLUMNS)
     numbers: list[str | None] = [str(number) for number in range(1, len(rows[0]) + 1)] if rows else [None]
     if len(numbers) == 3 and is_number(str(rows[0][2])):
         return requested_columns(numbers[0], numbers[1], [], numbers[2])
     return requested_columns(numbers[0], numbers[1] if len(numbers) > 1 else None, numbers[2:], None)
-
-
-def choose_columns() -> str:
-    """Return the advice to name the columns."""
-    return advice("choose the columns: {}, {}, and {} or {}", text=..., pair=..., label=..., negatives=...)
 
 
 def requested_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
@@ -138,7 +134,7 @@ class Embedding(EmbeddingSettings, Task):
         """Read the rows of a table, or one text per line. Raises ValueError, with the place, for invalid content."""
         is_input = isinstance(path, str) and path == "-"
         if is_input and self.text is None and self.format not in (None, "txt"):
-            raise ValueError(f"standard input is read only once; {choose_columns()}")
+            raise ValueError("standard input is read only once" + CHOOSE_COLUMNS)
         where = str(path) if isinstance(path, str | os.PathLike) else "the data"
         columns = self.columns_of([] if is_input else peek(path, self), where)
         with Table(path, columns, self) as table:
@@ -172,7 +168,7 @@ class Embedding(EmbeddingSettings, Task):
         if data.similarity is None:
             if self.loss == "cosine":
                 column = advice("; name its column: {}", label=...)
-                raise ValueError(f"loss is 'cosine', and the rows have no similarity{column}")
+                raise ValueError("loss is 'cosine', and the rows have no similarity" + column)
             if len(set(data.columns[min(1, len(data.columns) - 1)])) < 2:
                 raise ValueError(f"all {len(data)} rows have the same text; vectors are learned from different ones")
         elif self.loss == "cosent" and len(set(data.similarity)) < 2:
@@ -182,7 +178,7 @@ class Embedding(EmbeddingSettings, Task):
                 if not 0 <= value <= self.highest:
                     raise ValueError(
                         f"row {row} has the similarity {value:g}; it must be from 0 to {self.highest:g}"
-                        f"{advice('; name the similarity of equal texts: {}', highest=max(data.similarity))}"
+                        + advice("; name the similarity of equal texts: {}", highest=max(data.similarity))
                     )
         return []
 

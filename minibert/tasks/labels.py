@@ -108,7 +108,7 @@ class SingleLabel:
         if isinstance(value, ARRAYS) and len(value) > 1:
             raise ValueError(
                 f"{where} has the label {brief(given)}, which is an array; several labels of a text are learned by "
-                f"`minibert finetune classify` with a separator{advice(', {}', separator=',')}"
+                f"`minibert finetune classify` with a separator" + advice(", {}", separator=",")
             )
         return as_label(given, where)
 
@@ -344,7 +344,7 @@ def class_weights(
     weights = [given.get(label, 1.0) for label in labels]
     if not given.keys() <= set(labels) or not any(weights) or not all(0 <= weight < np.inf for weight in weights):
         raise ValueError(
-            f"{named('class_weight')} is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them "
-            f"above 0, for labels of {listed(list(labels))}"
+            named("class_weight") + f" is {brief(how)}; it must be 'balanced', or weights of at least 0, "
+            f"one of them above 0, for labels of {listed(list(labels))}"
         )
     return weights

@@ -74,9 +74,8 @@ def fill_mask(
     if not model.head_is_trained:
         raise ValueError("the head 'masked-lm' was never trained, so its guesses would mean nothing; train it first")
     if not 1 <= top_k <= model.config.vocab_size:
-        raise ValueError(
-            f"{named('top_k')} is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary"
-        )
+        size = model.config.vocab_size
+        raise ValueError(named("top_k") + f" is {top_k}; it must be 1 to {size}, the size of the vocabulary")
     tokens = tokenizer.encode_texts(as_texts([text]))
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     return guesses_in(text, tokens.ids[0], model, tokenizer, top_k, "the text")[0]

@@ -60,7 +60,7 @@ class Question:
                 raise ValueError(
                     f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
                     f"{brief(there[:60])}; correct answer_start"
-                    f"{advice(', or let {} search near it, and leave out what is not in the passage', repair=True)}"
+                    + advice(", or let {} search near it, and leave out what is not in the passage", repair=True)
                 )
 
 
@@ -145,8 +145,8 @@ def records(path: Any, settings: FileSettings) -> Iterator[Record]:
         try:
             content = parse_json(text)
         except ValueError as error:
-            hint = f"with an object on each line its format is jsonl{advice(': {}', format='jsonl')}"
-            raise not_squad(name, f"{error}; {hint}") from None
+            hint = "; with an object on each line its format is jsonl" + advice(": {}", format="jsonl")
+            raise not_squad(name, error, hint) from None
         yield from squad_records(content, name)
         return
     with Table(path, COLUMNS, settings, whole=True) as table:
@@ -178,8 +178,8 @@ def squad_records(content: Any, name: str) -> Iterator[Record]:
 
 def not_squad(place: str, problem: object, more: str = "") -> ValueError:
     """Return the error for a file, or a place in it, that is not as in SQuAD."""
-    what = f"no {problem}" if isinstance(problem, KeyError) else problem
-    return ValueError(f"{place} is not as in SQuAD: {what}{more}")
+    what = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
+    return ValueError(f"{place} is not as in SQuAD: " + what + more)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
         start = answer.get("answer_start")
         if start is None and not repair:
             way = advice("; {} takes the first place where the answer occurs", repair=True)
-            raise ValueError(f"no 'answer_start'{way}")
+            raise ValueError("no 'answer_start'" + way)
         golds.append(Gold(answer["text"], start if isinstance(start, int) else int(float(start or 0))))
     return golds
 

@@ -119,7 +119,7 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         if not isinstance(row, list) or not isinstance(given, list):
             raise ValueError(
                 f"{place} is {brief(record)}; it needs a list of words and a list of tags, such as "
-                f'{{"words": ["Ann"], "tags": ["B-person"]}}{advice("; {} chooses other names", columns=...)}'
+                '{"words": ["Ann"], "tags": ["B-person"]}' + advice("; {} chooses other names", columns=...)
             )
         if len(row) != len(given):
             counts = f"{counted(len(row), 'word')} and {counted(len(given), 'tag')}"
@@ -129,7 +129,7 @@ def from_objects(file: Table, how: TaggingSettings) -> Sentences:
         words.append(row)
         tags.append(list(map(str, given)))
         numbers = numbers or any(isinstance(item, int) for item in given)
-    note = f"tags that are numbers are their own names{advice('; {} names them', tag_names=('O', 'B-PER'))}"
+    note = "tags that are numbers are their own names; tag_names (--tag-names O,B-PER) names them"
     return Sentences(words, tags, notes=(note,) if numbers and how.tag_names is None else ())
 
 
@@ -243,12 +243,12 @@ def check_words(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]
     if all(word.isdecimal() for word in words):
         raise ValueError(
             f"{name} has numbers in place of words, such as {words[0][:40]!r}; choose the columns of word and tag"
-            f"{advice(', as {} for CoNLL-U', columns=(2, 4))}"
+            + advice(", as {} for CoNLL-U", columns=(2, 4))
         )
     if set(others) - {OUTSIDE} and all(map(is_usual, others)) and not is_usual(first):
         raise ValueError(
             f"{name} begins with a header, {words[0]!r} and {first!r}, or with a tag unlike the others; name the "
-            f"columns of the header{advice(': {}', columns=(words[0], first))}"
+            "columns of the header" + advice(": {}", columns=(words[0], first))
         )
 
 

@@ -220,8 +220,8 @@ def in_windows(ids: Sequence[int], room: int, stride: int | None = None) -> list
     """
     stride = max(1, room // 2) if stride is None else stride
     if stride > room:
-        limit = named("max_length")
-        raise ValueError(f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise {limit}")
+        problem = f"stride is {stride}, and a window has {room} tokens of text; lower it, or raise "
+        raise ValueError(problem + named("max_length"))
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
 
@@ -254,8 +254,10 @@ def token_stats(
         count, whole = lengths[too_long[0]]
         raise RowError(
             first_row + too_long[0],
-            f"has {'' if whole else 'at least '}{count + specials} tokens, more than {named('max_length')} "
-            f"{max_length}; shorten it{advice(', or use {} to cut it', long='cut')}",
+            f"has {'' if whole else 'at least '}{count + specials} tokens, more than "
+            + named("max_length")
+            + f" {max_length}; shorten it"
+            + advice(", or use {} to cut it", long="cut"),
         )
     several = [count for count in windows if count > 1]
     return TokenStats(

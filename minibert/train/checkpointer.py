@@ -118,7 +118,7 @@ class Checkpointer:
             )
             raise ValueError(
                 f"{self.folder} holds a run that differs in: {changes}; resume it with the same settings and data"
-                f"{advice(', or start again: {}', restart=True)}"
+                + advice(", or start again: {}", restart=True)
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
@@ -152,7 +152,7 @@ class Checkpointer:
                 later.unlink()
             return path, progress
         if unreadable:
-            raise ValueError(f"no state in {self.folder} can be read{advice('; start again: {}', restart=True)}")
+            raise ValueError(f"no state in {self.folder} can be read" + advice("; start again: {}", restart=True))
         return None, Progress()
 
     def restore(self, tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.AdamW) -> None:
@@ -234,7 +234,7 @@ class Checkpointer:
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
                 f"{self.folder / BEST}, the weights of the best epoch, cannot be read ({error}); put a copy of the "
-                f"file back{advice(', or train again: {}', restart=True)}"
+                "file back" + advice(", or train again: {}", restart=True)
             ) from None
         return tensors
 

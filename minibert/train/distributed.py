@@ -212,7 +212,7 @@ def check(batch_size: int) -> None:
     ranks = context().size
     if batch_size % ranks:
         raise ValueError(
-            f"{named('batch_size')} is {batch_size}, the size of the whole batch, which {ranks} processes share "
+            named("batch_size") + f" is {batch_size}, the size of the whole batch, which {ranks} processes share "
             f"evenly; choose a multiple of {ranks}, such as {max(1, round(batch_size / ranks)) * ranks}"
         )
 

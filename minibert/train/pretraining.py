@@ -95,7 +95,7 @@ class PretrainRun(Run):
         stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
-            raise ValueError(f"{rest.path} gives no row of held-out text{advice('; name another file: {}', dev=...)}")
+            raise ValueError(f"{rest.path} gives no row of held-out text" + advice("; name another file: {}", dev=...))
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings = resolve_precision(settings, epochs=1)
@@ -237,13 +237,13 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
             stats["unknown"] > MOST_UNKNOWN
         ),
         "each document has one sentence, so none follows another"
-        f"{advice(' (is each line a paragraph? {})', paragraphs=True)}": packing.pairing and stats["single"] == 1,
+        + advice(" (is each line a paragraph? {})", paragraphs=True): packing.pairing and stats["single"] == 1,
         f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
         f"within {corpus.window:,} bytes": isinstance(packing.pairing, NextSentencePairs) and texts and too_few,
         "it gives no row to learn from": not rows,
     }
     for problem in (problem for problem, holds in problems.items() if holds):
-        raise ValueError(f"nothing can be learned from {corpus.path}: {problem}; {FORMAT}")
+        raise ValueError(f"nothing can be learned from {corpus.path}: " + problem + f"; {FORMAT}")
     return stats, [document for documents in tokenized.values() for document in documents]
 
 

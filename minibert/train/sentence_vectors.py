@@ -133,7 +133,7 @@ class EmbeddingRun(FinetuneRun):
             try:
                 Embedding.check_measurable(dev)
             except ValueError as error:
-                raise ValueError(f"dev cannot be measured: {error}") from None
+                raise ValueError("dev cannot be measured: " + str(error)) from None
         run = super().of(task, data, dev, settings, checkpoint)
         rows = min(settings.batch_size * settings.accumulate, len(data))
         if rows < 2 and len(data.columns) < 3:

@@ -30,9 +30,8 @@ def check_device(device: str | torch.device) -> None:
     kind, _, number = str(device).partition(":")
     if (number and not number.isdecimal()) or int(number or 0) >= device_count(kind):
         found = ", ".join(f"{device_count(name)} {name}" for name in ("cpu", "cuda", "mps"))
-        raise ValueError(
-            f"device {brief(str(device))} is not available; torch has these: {found}{advice('; use {}', device='cpu')}"
-        )
+        problem = f"device {brief(str(device))} is not available; torch has these: {found}"
+        raise ValueError(problem + advice("; use {}", device="cpu"))
 
 
 def device_count(kind: str) -> int:

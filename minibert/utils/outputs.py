@@ -47,7 +47,7 @@ def check_file(out: Path, overwrite: bool = False, *, endings: Sequence[str] = (
     if out.exists():
         regular(out, f"file; {OTHER}")
         if not overwrite:
-            raise ValueError(f"{out} is there already; {OTHER}{advice(', or replace it: {}', overwrite=True)}")
+            raise ValueError(f"{out} is there already; {OTHER}" + advice(", or replace it: {}", overwrite=True))
 
 
 def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> None:
@@ -65,7 +65,7 @@ def check_folder(out: Path, overwrite: bool = False, *, apart: Inputs = ()) -> N
     if not overwrite and any(out.iterdir()):
         raise ValueError(
             f"{out} is there already and holds {listing(out)}; {OTHER}"
-            f"{advice(', or replace what minibert wrote there: {}', overwrite=True)}"
+            + advice(", or replace what minibert wrote there: {}", overwrite=True)
         )
     if foreign := foreign_files(out):
         names = ", ".join(cut(str(path.relative_to(out))) for path in foreign[:9])

@@ -117,9 +117,9 @@ def check(settings: Any) -> None:
         if optional and value is None:
             continue
         if kind is bool and one.metadata and not isinstance(value, bool):
-            raise TypeError(f"{named(one.name)} is {brief(value)}; it must be True or False")
+            raise TypeError(named(one.name) + f" is {brief(value)}; it must be True or False")
         if choices and value not in choices:
-            raise ValueError(f"{named(one.name)} is {brief(value)}; choose from {', '.join(choices)}")
+            raise ValueError(named(one.name) + f" is {brief(value)}; choose from {', '.join(choices)}")
         if kind in (int, float):
             check_number(one.name, value, kind, **one.metadata.get("limits", {}))
 
@@ -140,13 +140,13 @@ def check_number(
     value = plain(value)
     name = named(name)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-        raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
+        raise TypeError(name + f" is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
     finite = kind is int or abs(value) <= sys.float_info.max  # JSON has integers that no float can hold
     limits = {"at least": minimum, "above": above, "at most": maximum, "below": below}
     given = {words: bound for words, bound in limits.items() if bound is not None}
     if not finite or not all(WITHIN[words](value, bound) for words, bound in given.items()):
         bounds = ["finite"] * (not finite) + [f"{words} {bound:.10g}" for words, bound in given.items()]
-        raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")
+        raise ValueError(name + f" is {brief(value)}; it must be {' and '.join(bounds)}")
     return value
 
 

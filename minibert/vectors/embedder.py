@@ -124,8 +124,8 @@ class Embedder(Habits):
             raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         if tokenizer is not None and recipe.max_length not in (None, tokenizer.max_length):
             raise ValueError(
-                f"{named('max_length')} is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave "
-                "one out"
+                named("max_length")
+                + f" is {recipe.max_length}, but the tokenizer's is {tokenizer.max_length}; leave one out"
             )
         self.model: AnyPath | Encoder = model
         self.given_recipe = recipe
@@ -307,7 +307,7 @@ class Embedder(Habits):
             raise RowError(
                 text if rows is None else rows[text],
                 f"has a vector with NaN or infinity in it, computed in {self.engine.precision}: the weights are "
-                f"damaged (fetch the checkpoint again), or numbers overflow{advice(' (use {})', precision='float32')}",
+                f"damaged (fetch the checkpoint again), or numbers overflow" + advice(" (use {})", precision="float32"),
             )
         vectors = F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
         return vectors[:, : self.recipe.dimensions]

@@ -96,6 +96,6 @@ class Origin:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"{cls.place(vectors)} does not say how {vectors} was made: damaged, or of another version; embed the "
-                f"texts again{advice(', or delete it and name {} and {}', model=..., texts=...)}"
+                "texts again" + advice(", or delete it and name {} and {}", model=..., texts=...)
             ) from None
         return origin

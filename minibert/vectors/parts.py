@@ -66,7 +66,7 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                 if before.get(name) != settings[name]:
                     raise ValueError(
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
-                        f"{settings[name]!r}; use the earlier settings{advice(', or start again: {}', restart=True)}"
+                        f"{settings[name]!r}; use the earlier settings" + advice(", or start again: {}", restart=True)
                     )
             write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
@@ -176,7 +176,7 @@ class Parts:
         """Return the error for a part of other texts."""
         return ValueError(
             f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
-            f"use the earlier texts{advice(', or start again: {}', restart=True)}"
+            "use the earlier texts" + advice(", or start again: {}", restart=True)
         )
 
     def add(self, number: int, chunk: Chunk) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from minibert.utils.printing import brief
 from minibert.utils.settings import Settings, check, integers, setting
-from minibert.utils.wording import given
+from minibert.utils.wording import advice
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Recipe(Settings):
         check(self)
         object.__setattr__(self, "layers", as_layers(self.layers))
         if self.stride is not None and self.long != "windows":
-            raise ValueError(f"stride is {self.stride} and long is {self.long!r}; it needs {given('long', 'windows')}")
+            needs = advice("; it needs {}", long="windows")
+            raise ValueError(f"stride is {self.stride} and long is {self.long!r}" + needs)
 
     @property
     def how(self) -> str:
@@ -100,8 +101,9 @@ class Recipe(Settings):
         of a model without one; and for pooling "auto", which an Embedder replaces by what the files state.
         """
         if self.pooling == "auto":
-            choose = given("pooling", ...)
-            raise ValueError(f"pooling is 'auto', and only an Embedder reads a checkpoint's files; choose {choose}")
+            raise ValueError(
+                "pooling is 'auto', and only an Embedder reads a checkpoint's files; choose another pooling"
+            )
         L = len(config.architecture.order)
         D = config.hidden_size
         requested = as_layers(self.layers)

@@ -31,7 +31,7 @@ from minibert.tables.texts import TextOrPair, are_pairs, as_texts
 from minibert.utils.files import AnyPath, regular, user_path
 from minibert.utils.printing import progress_bar
 from minibert.utils.settings import check_number, with_settings
-from minibert.utils.wording import given
+from minibert.utils.wording import advice
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.origin import Origin
 from minibert.vectors.readable import Matrix
@@ -102,8 +102,8 @@ class SearchCorpus:
             where = files_of(rows, **(origin.texts or {}) if texts is None else {"path": texts})
             raise ValueError(
                 f"{path} was made of other texts, or of these in another order: row {rows[0]:,}"
-                f"{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} differs; name its own: "
-                f"{given('texts', ...)}, or embed these again"
+                f"{f' to {rows[-1]:,}' * (len(rows) > 1)}{where} differs; embed these again"
+                + advice(", or name its own: {}", texts=...)
             )
         return cls(vectors, read, embedder)
 
@@ -112,7 +112,7 @@ def embedder_of(path: Path, origin: Origin | None, model: AnyPath | None, device
     """Return what makes vectors as in the file. Raises ValueError if it is not known, or did not make the file."""
     if origin is None:
         if model is None:
-            raise ValueError(f"nothing beside {path} says which model made it; name it: {given('model', ...)}")
+            raise ValueError(f"nothing beside {path} says which model made it" + advice("; name it: {}", model=...))
         return Embedder(model, recipe, device)
     embedder = Embedder(origin.model if model is None else model, Recipe(**origin.recipe), device)
     if recipe != DEFAULT:
@@ -123,7 +123,7 @@ def embedder_of(path: Path, origin: Origin | None, model: AnyPath | None, device
     ]:
         raise ValueError(
             f"{embedder.model} is not what made {path}: {wrong[0]} was {origin.identity[wrong[0]]} and is "
-            f"{identity.get(wrong[0])}; name the right model: {given('model', ...)}"
+            f"{identity.get(wrong[0])}" + advice("; name the right model: {}", model=...)
         )
     return embedder
 
@@ -196,12 +196,12 @@ def read_texts(texts: Texts) -> Sequence[TextOrPair]:
 def texts_of(path: Path, origin: Origin | None) -> Sequence[TextOrPair]:
     """Return the texts of a .npy file. Raises ValueError or FileNotFoundError if they are not found."""
     if origin is None or not origin.texts:
-        raise ValueError(f"nothing beside {path} says where its texts are; name their file: {given('texts', ...)}")
+        raise ValueError(f"nothing beside {path} says where its texts are" + advice("; name their file: {}", texts=...))
     try:
         return read_file(**origin.texts)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"the texts of {path} were moved ({error}); name their file: {given('texts', ...)}"
+            f"the texts of {path} were moved ({error})" + advice("; name their file: {}", texts=...)
         ) from None
 
 

@@ -237,7 +237,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
             raise ValueError(
                 f"{shards[0].out} was computed in {first}, and {shard.out} in {other}, on another device or with other "
                 "settings of torch; let all workers compute alike, and remove the shards that differ"
-                f"{advice(', or start again: {}', restart=True)}"
+                + advice(", or start again: {}", restart=True)
             )
 
 
@@ -251,4 +251,4 @@ def embedded(
             for (table, _), chunk in zip(kept, computed, strict=False):
                 yield table, chunk.vectors, chunk.tokens.stats
     except (ValueError, OSError) as error:
-        raise error if where in str(error) else ValueError(f"{where}: {error}") from None
+        raise error if where in str(error) else ValueError(f"{where}: " + str(error)) from None

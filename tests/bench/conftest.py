@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A "cuda" whose peak memory is 123 bytes; what jobs ask of it, in order."""
-    asked: list[str] = []
+    asked = []
     calls = {name: partial(asked.append, name) for name in ("synchronize", "reset_peak_memory_stats")}
     modules, real = (
         {"cuda": SimpleNamespace(**calls, device_count=lambda: 1, max_memory_allocated=lambda: 123)},
@@ -50,7 +49,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def row() -> Callable[..., results.BenchRow]:
     """A row of a contestant "NAME-PRECISION" in the main job, with samples of these seconds."""
 
-    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> results.BenchRow:
+    def row(name, *seconds, peak=0, **changes):
         package = "minibert" if name.startswith("minibert") else "transformers"
         one = results.Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
         samples = [results.Sample(each, peak, {"p50": 0.01, "p99": 0.02}) for each in seconds]

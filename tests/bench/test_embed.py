@@ -31,7 +31,7 @@ MAIN = embed.BENCHMARK.stages[:3]  # without single sentences and cold starts
 PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
 
 
-def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
+def test_drawn_texts_have_the_lengths_of_sst2(minilm):
     tokenizer = minibert.load_tokenizer(minilm)
     texts = embed.draw_texts(2000, tokenizer)
     share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
@@ -42,15 +42,13 @@ def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize(("objective", "origin"), [("classify", "SST-2"), ("mlm", "novels")])
-def test_the_work_is_text_of_the_objective(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Path, objective: str, origin: str
-) -> None:
+def test_the_work_is_text_of_the_objective(tmp_path, monkeypatch, minilm, objective, origin):
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     files = {"novels/heldout.txt": "An old town.\n\nIt slept.\n", "sst2/train.tsv": "a fine film\t1\na dull film\t0\n"}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    session: Any = SimpleNamespace(
+    session = SimpleNamespace(
         settings=BenchSettings(train=True, objective=objective, sentences=2),
         tokenizer=minibert.load_tokenizer(minilm),
         result=SimpleNamespace(),
@@ -63,7 +61,7 @@ def test_the_work_is_text_of_the_objective(
     assert len(session.work) == 3 and "random words" in session.result.origin
 
 
-def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
+def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops():
     lengths = [tokens for tokens, count in embed.SST2_LENGTHS.items() for _ in range(count)]
     assert (len(lengths), sum(lengths), max(embed.SST2_LENGTHS)) == (2000, 47_646, 59)
     assert sum(embed.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
@@ -71,9 +69,7 @@ def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_
 
 
 @pytest.mark.usefixtures("here")
-def test_texts_of_a_given_length_are_read_whole_by_both_sides(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_a_given_length_are_read_whole_by_both_sides(checkpoint, monkeypatch):
     limit = minibert.Config.from_file(checkpoint / "config.json").max_position_embeddings
     found = measure(monkeypatch, checkpoint, *PAIR, tokens=limit, sentences=4)
     assert found.lengths == [limit] * 4 and f"{limit} tokens per text" in found.origin
@@ -82,7 +78,7 @@ def test_texts_of_a_given_length_are_read_whole_by_both_sides(
         measure(monkeypatch, checkpoint, *PAIR, tokens=limit + 1)
 
 
-def test_fewer_longer_texts_are_as_much_work() -> None:
+def test_fewer_longer_texts_are_as_much_work():
     assert [BenchSettings(tokens=tokens).sentences for tokens in (24, 512, 100_000)] == [2000, 93, 1]
     assert (
         BenchSettings(tokens=512, sentences=7).sentences == 7 and BenchSettings(quick=True, tokens=512).sentences == 11
@@ -92,7 +88,7 @@ def test_fewer_longer_texts_are_as_much_work() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
+def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch, pooling):
     monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
     monkeypatch.setattr(engine, "padding_texts", lambda *sizes: [])  # padding of a batch is work that could be avoided
     ready = engine.Engine(minibert.Encoder(SMALL).eval())
@@ -103,14 +99,14 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
     assert counter.get_total_flops() == expected
 
 
-def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses(monkeypatch):
     monkeypatch.setattr(embed, "PRODUCT_SECONDS", 0.0)
     rates = embed.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
     assert set(rates) == {f"float32 {kernel.description}" for kernel in kernels} and min(rates.values()) > 0
 
 
-def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precision() -> None:
+def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precision():
     reference = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
     alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
     for precision in ("float32", "bfloat16", "int8"):
@@ -122,7 +118,7 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
             assert not embed.equality(other, reference, precision).equal
 
 
-def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
+def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone():
     for device, least in (("cpu", 13), ("cuda", 8)):
         names = [one.name for one in peers.contestants_for(device)]
         assert len(names) == len(set(names)) >= least and {"minibert-float32", "transformers-sorted"} <= set(names)
@@ -132,7 +128,7 @@ def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_
 
 
 @pytest.mark.parametrize(("sort", "one_batch"), [(True, False), (False, False), (False, True)])
-def test_batches_come_back_in_the_order_of_the_texts(sort: bool, one_batch: bool, checkpoint: Path) -> None:
+def test_batches_come_back_in_the_order_of_the_texts(sort, one_batch, checkpoint):
     texts = ["the film is very good"[: 3 + n % 19] for n in range(100)]
     context = Context(checkpoint, checkpoint, 1, "cpu", 512)
     encode = peers.batched(context, lambda ids, mask: (ids * mask).astype(np.float32).sum(axis=1), sort, one_batch)
@@ -151,9 +147,7 @@ def measure(
 
 
 @pytest.mark.slow
-def test_a_quick_run_in_processes_leaves_nothing_behind(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
-) -> None:
+def test_a_quick_run_in_processes_leaves_nothing_behind(checkpoint, tmp_path, monkeypatch, run):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(PAIR))
@@ -167,9 +161,7 @@ def test_a_quick_run_in_processes_leaves_nothing_behind(
 
 
 @pytest.mark.usefixtures("here")
-def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(checkpoint, monkeypatch):
     fail = Mock(side_effect=ValueError("no such precision"))
     broken = Contestant("broken", "Broken", "float32", fail)
     needy = Contestant("needy", "Needy", "float32", fail, "torch", fail)
@@ -196,9 +188,7 @@ def wrong_later(context: Any, precision: str) -> Any:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("load", [wrong_order, wrong_later])
-def test_a_contestant_with_wrong_vectors_is_not_ranked(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load: Any
-) -> None:
+def test_a_contestant_with_wrong_vectors_is_not_ranked(checkpoint, monkeypatch, load):
     monkeypatch.setattr(embed, "CHECKED", 20)
     found = measure(monkeypatch, checkpoint, PAIR[0], Contestant("wrong", "Wrong", "float32", load, "minibert"))
     assert [row.ranked for row in found.rows] == [True, False]
@@ -206,9 +196,7 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
 
 
 @pytest.mark.usefixtures("here")
-def test_one_sentence_and_cold_starts_of_minibert_and_transformers(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_sentence_and_cold_starts_of_minibert_and_transformers(checkpoint, monkeypatch):
     monkeypatch.setattr(embed.subprocess, "run", lambda *_, **how: SimpleNamespace(stdout=str(time.time() + 100)))
     found = measure(monkeypatch, checkpoint, *PAIR, stages=embed.BENCHMARK.stages, rounds=1)
     rows = found.rows[2:]
@@ -221,12 +209,10 @@ def test_one_sentence_and_cold_starts_of_minibert_and_transformers(
 # -- on a GPU
 
 
-def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
-    checkpoint: Path, result: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(checkpoint, result, monkeypatch):
     monkeypatch.setattr("minibert.utils.device.has_bfloat16", lambda device: True)
     config = minibert.Config.from_file(checkpoint / "config.json")
-    session: Any = SimpleNamespace(
+    session = SimpleNamespace(
         context=SimpleNamespace(device="gpu", folder=checkpoint),
         work=["the film is very good", "good"] * 9,
         result=result(config=config),

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -18,7 +17,7 @@ from minibert.bench.results import Context, Sample
 from minibert.cli import main as cli
 
 
-def test_a_sample_becomes_that_of_one_request_and_an_error_fails_the_run(row: Any, result: Any) -> None:
+def test_a_sample_becomes_that_of_one_request_and_an_error_fails_the_run(row, result):
     one = row("minibert-float32", job="serving", at=64)
     for errors in (0, 1):
         one.samples.append(Sample(8.0, 100))
@@ -29,9 +28,9 @@ def test_a_sample_becomes_that_of_one_request_and_an_error_fails_the_run(row: An
 
 
 @pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), ("cuda", "bfloat16")])
-def test_the_device_and_its_precision_reach_every_server(device: str, precision: str) -> None:
+def test_the_device_and_its_precision_reach_every_server(device, precision):
     ours, torch_engine, onnx = serving.contestants_for("/somewhere/infinity_emb", device)
-    commands = [" ".join(one.load.keywords["command"]) for one in (ours, torch_engine, onnx)]  # type: ignore[attr-defined]
+    commands = [" ".join(one.load.keywords["command"]) for one in (ours, torch_engine, onnx)]
     assert all(command.endswith(f" --device {device}") for command in commands)
     assert f" --precision {precision} " in commands[0]
     assert commands[1].startswith("/somewhere/infinity_emb v2 ")
@@ -48,8 +47,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_clients_count_answers_and_errors(no_network: None) -> None:
-    seen: list[bytes] = []
+def test_clients_count_answers_and_errors(no_network):
+    seen = []
 
     class Answer(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -74,14 +73,14 @@ def test_clients_count_answers_and_errors(no_network: None) -> None:
 
 
 @pytest.mark.slow
-def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint, tmp_path):
     settings = BenchSettings(serve=True, infinity=sys.executable)  # any program
     folder = serving.prepare(str(checkpoint), tmp_path, settings)
     assert (folder / "model.onnx").stat().st_size > (folder / "model.safetensors").stat().st_size
 
 
 @pytest.mark.slow
-def test_a_whole_measurement(no_network: None, minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_measurement(no_network, minilm, monkeypatch):
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
     settings = BenchSettings(serve=True, quick=True, sentences=500, threads=1)
     found = harness.measure(str(minilm), settings, serving.BENCHMARK)
@@ -91,8 +90,8 @@ def test_a_whole_measurement(no_network: None, minilm: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_under_full_load_for_minutes_there_is_no_error_and_the_memory_of_the_server_is_flat(
-    no_network: None, minilm: Path, tmp_path: Path
-) -> None:
+    no_network, minilm, tmp_path
+):
     """The peak memory in the last tenth of the time is within 5 % of the peak in the first. MINIBERT_SOAK: seconds."""
     seconds = float(os.environ.get("MINIBERT_SOAK", "300"))
     (ours,) = serving.contestants_for("", "cpu")
@@ -108,15 +107,13 @@ def test_under_full_load_for_minutes_there_is_no_error_and_the_memory_of_the_ser
             assert {status for _, status in answers} == {200}
         assert abs(peaks[-1] / peaks[0] - 1) <= 0.05
     finally:
-        server: Any = harness.JOBS.pop("minibert")
+        server = harness.JOBS.pop("minibert")
         server.process.kill()
         server.process.wait()
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_start_is_reported_with_its_last_line(
-    no_network: None, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_start_is_reported_with_its_last_line(no_network, checkpoint, monkeypatch):
     monkeypatch.setattr(serving, "MINIBERT", serving.MINIBERT.replace("mean", "best"))
     monkeypatch.delenv("MINIBERT_DATA", raising=False)  # its sentences are too long for this vocabulary
     found = harness.measure(str(checkpoint), BenchSettings(serve=True, quick=True, sentences=8), serving.BENCHMARK)

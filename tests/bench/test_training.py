@@ -61,11 +61,11 @@ def check_equal(where: Context, examples: list[Example], objective: str) -> None
     assert packed <= TOLERANCE
 
 
-def test_both_train_the_same_classifier(context: Context) -> None:
+def test_both_train_the_same_classifier(context):
     check_equal(context, EXAMPLES, "classify")
 
 
-def test_both_train_the_same_masked_language_model(mlm: Any) -> None:
+def test_both_train_the_same_masked_language_model(mlm):
     check_equal(*mlm, "mlm")
 
 
@@ -75,12 +75,10 @@ def test_both_train_the_same_masked_language_model(mlm: Any) -> None:
     [("classify", lambda batches: torch.rand(1)), ("mlm", lambda batches: batches[0]["labels"][0, 1].fill_(7))],
     ids=["other dropout", "another masked token"],
 )
-def test_a_difference_in_training_is_caught(
-    objective: str, spoil: Any, context: Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_in_training_is_caught(objective, spoil, context, mlm, monkeypatch):
     original = TransformersTrainer.batches
 
-    def spoiled(self: TransformersTrainer, examples: Any) -> Any:
+    def spoiled(self, examples):
         batches = original(self, examples)
         spoil(batches)
         return batches
@@ -107,8 +105,8 @@ def without_gradients(model: Any, batch: Any) -> Tensor:
     [without_the_last_token, without_gradients, lambda model, batch: packed_loss(model, batch) * 1.0001],
     ids=["without the last token", "without gradients", "slightly larger"],
 )
-def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = minibert.load(context.folder, head="sequence-classification")
+def test_a_wrong_packed_step_is_caught(wrong, context, monkeypatch):
+    model = minibert.load(context.folder, head="sequence-classification")
     batch = training.make_batches("classify", EXAMPLES, minibert.load_tokenizer(context.folder)).of_rows(range(8))
     assert training.packed_difference(model, batch) <= TOLERANCE
     monkeypatch.setattr("minibert.train.loop.packed_loss", wrong)
@@ -120,7 +118,7 @@ def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
+def test_both_continue_with_their_weights_and_their_optimizer(precision, context):
     for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
         states = []
         for _ in range(2):
@@ -132,7 +130,7 @@ def test_both_continue_with_their_weights_and_their_optimizer(precision: str, co
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
-def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_have_their_own_defaults(context, monkeypatch):
     plain, lower = (TransformersTrainer(context, precision, "classify") for precision in ("float32", "bfloat16"))
     assert plain.route == "attention sdpa, adamw_torch_fused"
     assert (plain.trainer.args.bf16, lower.trainer.args.bf16) == (False, True)
@@ -147,7 +145,7 @@ def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
-def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context: Context) -> None:
+def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context):
     expected = MinibertTrainer(context, "float32", "classify")(EXAMPLES)
     with emulated_device() as gpu:
         ours = MinibertTrainer(dataclasses.replace(context, device="gpu"), "float32", "classify")
@@ -159,16 +157,14 @@ def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context: Con
 
 
 @pytest.mark.usefixtures("here")
-def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(
-    cuda: list[str], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(cuda, checkpoint, monkeypatch):
     devices = []
 
-    def load(context: Context, precision: str) -> Any:
+    def load(context, precision):
         devices.append(context.device)
         return (lambda examples: np.zeros(1)), ""
 
-    def compare(context: Context, *_: Any) -> tuple[int, int, float]:
+    def compare(context, *_):
         devices.append(context.device)
         return 10, 0, 0.0
 
@@ -188,13 +184,7 @@ def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(
 @pytest.mark.parametrize(
     ("objective", "sentences"), [("classify", 40), pytest.param("mlm", 300, marks=pytest.mark.slow)]
 )
-def test_a_whole_run_leaves_nothing_behind(
-    objective: str,
-    sentences: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Any,
-) -> None:
+def test_a_whole_run_leaves_nothing_behind(objective, sentences, tmp_path, monkeypatch, run):
     plain = write_words_checkpoint(tmp_path / "plain", max_position_embeddings=LENGTH)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -210,8 +200,8 @@ def test_a_whole_run_leaves_nothing_behind(
 
 @pytest.mark.usefixtures("here")
 def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_otherwise_fails_the_run(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    checkpoint, monkeypatch
+):
     fail = Mock(side_effect=ValueError("no such thing"))
     lost = Contestant("one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate")
     broken = Contestant("two", "Two", "float32", fail, "accelerate")

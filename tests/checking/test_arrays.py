@@ -28,7 +28,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_exported_outputs_are_right_and_as_described(exported: Path, tmp_path: Path) -> None:
+def test_the_exported_outputs_are_right_and_as_described(exported, tmp_path):
     with np.load(exported) as file:
         arrays = dict(file)
     B, S = arrays["input_ids"].shape
@@ -45,14 +45,14 @@ def numpy_bert(arrays: Any, weights: Any, eps: float = 1e-12) -> Any:
     """The embeddings and the first layer, by numpy alone."""
     w = {name.removeprefix("bert."): x for name, x in weights.items()}
 
-    def norm(x: Any, name: str) -> Any:
+    def norm(x, name):
         x = x - x.mean(-1, keepdims=True)
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w[name + ".weight"] + w[name + ".bias"]
 
-    def linear(x: Any, name: str) -> Any:
+    def linear(x, name):
         return x @ w[name + ".weight"].T + w[name + ".bias"]
 
-    def heads(x: Any) -> Any:
+    def heads(x):
         return x.reshape(*x.shape[:2], 4, -1).transpose(0, 2, 1, 3)
 
     ids, mask, segments = (arrays[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -69,9 +69,7 @@ def numpy_bert(arrays: Any, weights: Any, eps: float = 1e-12) -> Any:
     return [*states, norm(x + linear(y, layer + "output.dense"), layer + "output.LayerNorm")]
 
 
-def test_numbers_of_numpy_are_right_as_far_as_they_go_and_their_mistake_is_named(
-    exported: Path, novels: Path, tmp_path: Path
-) -> None:
+def test_numbers_of_numpy_are_right_as_far_as_they_go_and_their_mistake_is_named(exported, novels, tmp_path):
     weights = {name: x.numpy() for name, x in read_safetensors(str(novels / "model.safetensors")).items()}
     arrays = dict(np.load(exported))
     for eps, cause in ((1e-12, ""), (1e-5, "eps is 1e-5")):
@@ -93,17 +91,13 @@ def test_numbers_of_numpy_are_right_as_far_as_they_go_and_their_mistake_is_named
         ({"logits": np.zeros((5, 11, 8192), np.int64)}, "int64"),
     ],
 )
-def test_files_with_unknown_names_other_inputs_or_no_numbers_are_refused(
-    arrays: Any, said: str, tmp_path: Path
-) -> None:
+def test_files_with_unknown_names_other_inputs_or_no_numbers_are_refused(arrays, said, tmp_path):
     np.savez(tmp_path / "outputs.npz", **arrays)
     with pytest.raises(ValueError, match=said):
         minibert.check(tmp_path / "outputs.npz", NOVELS)
 
 
-def test_a_small_file_of_a_large_array_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_of_a_large_array_is_refused_before_it_is_read(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "outputs.npz", logits=np.zeros(10_000_000, np.float32))
     monkeypatch.setattr(np.lib.format, "read_array", None)
     with pytest.raises(ValueError, match=r"logits of shape \(10000000,\)"):
@@ -111,7 +105,7 @@ def test_a_small_file_of_a_large_array_is_refused_before_it_is_read(
 
 
 @pytest.mark.parametrize("shape", ["(10000000000000,)", "(-5,)", "(3,", "(99999999999999999999999,)"])
-def test_an_array_with_a_damaged_header_is_refused(shape: str, tmp_path: Path) -> None:
+def test_an_array_with_a_damaged_header_is_refused(shape, tmp_path):
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
     with zipfile.ZipFile(tmp_path / "outputs.npz", "w") as file:
         file.writestr("logits.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(100))
@@ -119,7 +113,7 @@ def test_an_array_with_a_damaged_header_is_refused(shape: str, tmp_path: Path) -
         minibert.check(tmp_path / "outputs.npz", NOVELS)
 
 
-def test_a_file_that_is_no_npz_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_npz_or_not_there_is_refused(tmp_path):
     (tmp_path / "outputs.npz").write_text("numbers")
     with pytest.raises(ValueError, match=r"outputs\.npz"):
         minibert.check(tmp_path / "outputs.npz", NOVELS)
@@ -156,9 +150,7 @@ def layers(arrays: dict[str, Any], kind: str = "hidden_states") -> dict[str, Any
         (lambda right: {"logits": right["logits"].astype("S3")}, "S3"),
     ],
 )
-def test_an_array_that_cannot_be_compared_is_refused_by_its_name_beside_right_ones(
-    more: Any, said: str, exported: Path, tmp_path: Path
-) -> None:
+def test_an_array_that_cannot_be_compared_is_refused_by_its_name_beside_right_ones(more, said, exported, tmp_path):
     right = right_arrays(exported)
     assert check_written(tmp_path, layers(right)).ok
     with pytest.raises(ValueError, match=said):
@@ -169,7 +161,7 @@ def test_an_array_that_cannot_be_compared_is_refused_by_its_name_beside_right_on
     ("kind", "count", "said"),
     [("hidden_states", 6, "6 parts; expected 5"), ("hidden_states", 3, "3 parts"), ("attentions", 3, "3 parts")],
 )
-def test_too_many_or_too_few_layers_are_wrong(kind: str, count: int, said: str, exported: Path, tmp_path: Path) -> None:
+def test_too_many_or_too_few_layers_are_wrong(kind, count, said, exported, tmp_path):
     right = right_arrays(exported)[kind]
     report = check_written(tmp_path, {kind: np.concatenate([right, right])[:count]})
     assert not report.ok
@@ -177,9 +169,7 @@ def test_too_many_or_too_few_layers_are_wrong(kind: str, count: int, said: str, 
     assert f"the first {min(count, len(right))} are right" in str(report)
 
 
-def test_states_without_the_embeddings_and_exchanged_axes_and_other_orders_are_named(
-    exported: Path, tmp_path: Path
-) -> None:
+def test_states_without_the_embeddings_and_exchanged_axes_and_other_orders_are_named(exported, tmp_path):
     right = right_arrays(exported)
     with np.load(exported) as file:
         mask = file["attention_mask"]
@@ -202,16 +192,14 @@ def test_states_without_the_embeddings_and_exchanged_axes_and_other_orders_are_n
 
 
 @pytest.mark.parametrize("form", [">f4", "<f8", "F"])
-def test_numbers_of_the_other_byte_order_of_eight_bytes_and_by_columns_are_read(
-    form: str, exported: Path, tmp_path: Path
-) -> None:
+def test_numbers_of_the_other_byte_order_of_eight_bytes_and_by_columns_are_read(form, exported, tmp_path):
     states = right_arrays(exported)["hidden_states"]
     assert check_written(
         tmp_path, {"hidden_states": np.asfortranarray(states) if form == "F" else states.astype(form)}
     ).ok
 
 
-def test_numbers_of_float16_have_its_bound(exported: Path, tmp_path: Path) -> None:
+def test_numbers_of_float16_have_its_bound(exported, tmp_path):
     states = right_arrays(exported)["last_hidden_state"]
     assert check_written(tmp_path, {"last_hidden_state": states.astype(np.float16)}).ok
     np.savez(tmp_path / "outputs.npz", last_hidden_state=states.astype(np.float16).astype(np.float32))
@@ -220,7 +208,7 @@ def test_numbers_of_float16_have_its_bound(exported: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", [10, 100, -1000, -30])
-def test_a_damaged_or_a_cut_file_is_refused(at: int, exported: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_a_cut_file_is_refused(at, exported, tmp_path):
     content = bytearray(exported.read_bytes())
     (tmp_path / "outputs.npz").write_bytes(content[:at])
     with pytest.raises(ValueError, match=r"outputs\.npz"):

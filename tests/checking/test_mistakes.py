@@ -36,7 +36,7 @@ def verdicts(source: str, folder: Path, only: str | None = None) -> dict[str, Ve
     return {one.stage.function: one for one in check_file(path, only)}
 
 
-def test_the_list_is_long_and_says_each_mistake_once() -> None:
+def test_the_list_is_long_and_says_each_mistake_once():
     assert len(MISTAKES) >= 60
     assert len({(one.function, one.cause) for one in MISTAKES}) == len(MISTAKES)
     for mistake in MISTAKES:
@@ -50,7 +50,7 @@ def assert_named(mistake: Mistake, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("function", FIRST)
-def test_a_mistake_is_found_at_its_function_and_named(function: str, tmp_path: Path) -> None:
+def test_a_mistake_is_found_at_its_function_and_named(function, tmp_path):
     assert_named(FIRST[function], tmp_path)
 
 
@@ -60,12 +60,12 @@ def test_a_mistake_is_found_at_its_function_and_named(function: str, tmp_path: P
     [one for one in MISTAKES if one not in FIRST.values() and not UNSEEN.search(one.cause)],
     ids=lambda one: one.cause,
 )
-def test_every_other_mistake_is_named(mistake: Mistake, tmp_path: Path) -> None:
+def test_every_other_mistake_is_named(mistake, tmp_path):
     assert_named(mistake, tmp_path)
 
 
 @pytest.mark.parametrize("function", OTHERS)
-def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function: str, tmp_path: Path) -> None:
+def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function, tmp_path):
     old, new = OTHERS[function]
     source = Mistake(function, "", (old, new)).apply(SOURCE)
     found = verdicts(source, tmp_path, function)
@@ -88,9 +88,7 @@ def drawn_pairs(count: int) -> Iterator[tuple[Mistake, Mistake, str]]:
 
 
 @pytest.mark.slow
-def test_of_two_mistakes_the_first_is_always_located_and_most_pairs_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_mistakes_the_first_is_always_located_and_most_pairs_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 6.0)
     named = 0
     for one, other, source in drawn_pairs(40):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import Pair
 
 import minibert
 from minibert.checking.expected import Expected
@@ -31,7 +30,7 @@ def novels() -> Path:
     return Checkpoint.open(NOVELS).folder
 
 
-def test_a_model_of_transformers_is_right(novels: Path) -> None:
+def test_a_model_of_transformers_is_right(novels):
     model = theirs(novels, head=True)
     report = minibert.check(lambda **x: model(**x, output_hidden_states=True, output_attentions=True), NOVELS)
     assert report.ok and report.causes == () and report.stage is None
@@ -40,13 +39,13 @@ def test_a_model_of_transformers_is_right(novels: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["distilbert", "electra", "albert", "modernbert"])
-def test_relatives_are_right_too_and_a_wrong_one_is_located(family: str, tmp_path: Path) -> None:
+def test_relatives_are_right_too_and_a_wrong_one_is_located(family, tmp_path):
     from support.words import write_words_checkpoint
 
     folder = write_words_checkpoint(tmp_path / family, family)
     model = theirs(folder)
 
-    def call(shift: float = 0.0, **given: Any) -> Any:
+    def call(shift=0.0, **given):
         inputs = (
             given
             if family in ("roberta", "electra", "albert")
@@ -100,17 +99,15 @@ def exchanged(model: Any) -> None:
         (exchanged, "layer", "query and key are exchanged"),
     ],
 )
-def test_the_mistakes_of_a_model_are_named_from_all_states_or_only_the_last(
-    change: Callable[[Any], None], stage: str, cause: str, all_states: bool, novels: Path
-) -> None:
+def test_the_mistakes_of_a_model_are_named_from_all_states_or_only_the_last(change, stage, cause, all_states, novels):
     report = changed(novels, change, all_states)
     assert not report.ok
     assert report.stage == (stage if all_states else "encoder")
     assert cause in report.causes[0]
 
 
-def test_two_mistakes_of_a_model_are_both_named(novels: Path) -> None:
-    def both(model: Any) -> None:
+def test_two_mistakes_of_a_model_are_both_named(novels):
+    def both(model):
         eps(model)
         no_scale(model)
 
@@ -118,8 +115,8 @@ def test_two_mistakes_of_a_model_are_both_named(novels: Path) -> None:
     assert "eps is 1e-5" in report.causes[0] and any("√W" in cause for cause in report.causes)
 
 
-def test_an_unknown_mistake_is_located_at_its_layer(novels: Path) -> None:
-    def one_layer(model: Any) -> None:
+def test_an_unknown_mistake_is_located_at_its_layer(novels):
+    def one_layer(model):
         with torch.no_grad():
             model.encoder.layer[2].output.dense.weight *= 1.1
 
@@ -128,7 +125,7 @@ def test_an_unknown_mistake_is_located_at_its_layer(novels: Path) -> None:
     assert "no known mistake" in str(report)
 
 
-def test_a_model_in_a_lower_precision_is_right_within_its_own_bound(novels: Path) -> None:
+def test_a_model_in_a_lower_precision_is_right_within_its_own_bound(novels):
     model = theirs(novels, dtype=torch.bfloat16)
     report = minibert.check(lambda **x: model(**x).last_hidden_state, NOVELS)
     assert report.ok and report.largest > 1e-3
@@ -136,12 +133,12 @@ def test_a_model_in_a_lower_precision_is_right_within_its_own_bound(novels: Path
     assert not minibert.check(lambda **x: rounded(**x).last_hidden_state.bfloat16().float(), NOVELS).ok
 
 
-def test_dropout_that_is_left_on_is_named(novels: Path) -> None:
+def test_dropout_that_is_left_on_is_named(novels):
     model = theirs(novels, hidden_dropout_prob=0.1).train()
     assert minibert.check(lambda **x: model(**x).last_hidden_state, NOVELS).causes == ("dropout is left on",)
 
 
-def test_what_a_model_raises_or_returns_is_said(novels: Path) -> None:
+def test_what_a_model_raises_or_returns_is_said(novels):
     assert "TypeError" in str(minibert.check(lambda **x: 1 + "a", NOVELS))
     assert "expected (5, " in str(minibert.check(lambda **x: torch.zeros(2, 3), NOVELS))
     with pytest.raises(ValueError, match="last_hidden_state"):
@@ -150,7 +147,7 @@ def test_what_a_model_raises_or_returns_is_said(novels: Path) -> None:
         minibert.check(lambda **x: x["input_ids"].add_(1).float(), NOVELS)
 
 
-def test_a_class_or_a_function_of_a_file_makes_the_model(novels: Path, tmp_path: Path, run: Any) -> None:
+def test_a_class_or_a_function_of_a_file_makes_the_model(novels, tmp_path, run):
     (tmp_path / "beside.py").write_text("NAME = 1\n")
     (tmp_path / "mine.py").write_text(
         "from __future__ import annotations\n"
@@ -174,14 +171,14 @@ def test_a_class_or_a_function_of_a_file_makes_the_model(novels: Path, tmp_path:
     assert "Mine, make" in run("check", f"{tmp_path / 'mine.py'}:Other", "--model", NOVELS, status=2)
 
 
-def test_numbers_at_padding_do_not_count(novels: Path) -> None:
+def test_numbers_at_padding_do_not_count(novels):
     expected = Expected(Checkpoint.open(novels))
     states = expected.right["last_hidden_state"].clone()
     states[expected.inputs["attention_mask"] == 0] = float("nan")
     assert minibert.check(lambda **x: states, NOVELS).ok
 
 
-def test_the_weights_of_another_model_are_suspected(novels: Path, pair: Callable[..., Pair], tmp_path: Path) -> None:
+def test_the_weights_of_another_model_are_suspected(novels, pair, tmp_path):
     random = torch.Generator().manual_seed(0)
     shape = Expected(Checkpoint.open(novels)).right["hidden_states"].shape
     states = torch.randn(shape, generator=random)
@@ -224,8 +221,8 @@ def no_output_bias(model: Any) -> None:
     ],
 )
 def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_last_states(
-    change: Callable[[Any], None], cause: str, dtype: torch.dtype, novels: Path
-) -> None:
+    change, cause, dtype, novels
+):
     model = theirs(novels, dtype=dtype)
     assert minibert.check(lambda **x: model(**x).last_hidden_state, NOVELS).ok  # the control
     change(model)
@@ -235,7 +232,7 @@ def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_right_model_of_half_precision_is_right_with_all_its_outputs(dtype: torch.dtype, novels: Path) -> None:
+def test_a_right_model_of_half_precision_is_right_with_all_its_outputs(dtype, novels):
     model = theirs(novels, head=True, dtype=dtype)
     report = minibert.check(lambda **x: model(**x, output_hidden_states=True, output_attentions=True), NOVELS)
     assert report.ok
@@ -257,7 +254,7 @@ def no_transform_norm(model: Any) -> None:
         (no_transform_norm, "the LayerNorm of the transform is left out"),
     ],
 )
-def test_a_mistake_of_the_head_is_named(change: Callable[[Any], None], cause: str, novels: Path) -> None:
+def test_a_mistake_of_the_head_is_named(change, cause, novels):
     model = theirs(novels, head=True)
     change(model)
     report = minibert.check(lambda **x: model(**x, output_hidden_states=True), NOVELS)
@@ -302,7 +299,7 @@ def second_layer_twice(model: Any) -> None:
     layer = model.encoder.layer[1]
     forward = layer.forward
 
-    def twice(x: Any, *more: Any, **how: Any) -> Any:
+    def twice(x, *more, **how):
         return forward(forward(x, *more, **how), *more, **how)
 
     layer.forward = twice
@@ -319,23 +316,21 @@ def second_layer_twice(model: Any) -> None:
         (second_layer_twice, "layer 1 is used twice"),
     ],
 )
-def test_what_porters_get_wrong_with_weights_is_named(
-    change: Callable[[Any], None], cause: str, all_states: bool, novels: Path
-) -> None:
+def test_what_porters_get_wrong_with_weights_is_named(change, cause, all_states, novels):
     report = changed(novels, change, all_states)
     assert not report.ok
     assert len(report.causes) == 1
     assert cause in report.causes[0]
 
 
-def test_a_gelu_of_half_floats_whose_rounding_grows_is_the_only_cause(novels: Path) -> None:
+def test_a_gelu_of_half_floats_whose_rounding_grows_is_the_only_cause(novels):
     report = changed(novels, gelu_of_half, all_states=True)
     assert report.causes == ("GELU is of x rounded to float16, as a table of half floats has it",)
     report = changed(novels, gelu_of_half, all_states=False)
     assert not report.ok and "--precision float16" in str(report)
 
 
-def test_a_decoder_that_is_not_tied_is_suspected_where_all_before_it_is_right(novels: Path) -> None:
+def test_a_decoder_that_is_not_tied_is_suspected_where_all_before_it_is_right(novels):
     model = theirs(novels, head=True)
     decoder = model.cls.predictions.decoder
     decoder.weight = torch.nn.Parameter(torch.randn(decoder.weight.shape) * 0.02)
@@ -350,7 +345,7 @@ def test_a_decoder_that_is_not_tied_is_suspected_where_all_before_it_is_right(no
 def wrong_softmax(finite: bool) -> Callable[..., Any]:
     """The attention of a port whose softmax is over the queries; with -inf, rows of padding are NaN."""
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **how: Any) -> Any:
+    def attend(module, query, key, value, mask, **how):
         scores = query @ key.transpose(-1, -2) * module.scaling
         scores = scores + mask.clamp(min=-1e9) if finite else scores.masked_fill(mask < 0, float("-inf"))
         probabilities = torch.softmax(scores, dim=-2)
@@ -360,9 +355,7 @@ def wrong_softmax(finite: bool) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("finite", [True, False])
-def test_softmax_over_the_queries_is_one_cause_at_its_layer(
-    finite: bool, novels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_softmax_over_the_queries_is_one_cause_at_its_layer(finite, novels, monkeypatch):
     from transformers.models.bert import modeling_bert
 
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", wrong_softmax(finite))
@@ -374,7 +367,7 @@ def test_softmax_over_the_queries_is_one_cause_at_its_layer(
     assert "1 times as large" not in str(report)
 
 
-def test_mask_and_segments_that_are_exchanged_are_named_as_that(novels: Path) -> None:
+def test_mask_and_segments_that_are_exchanged_are_named_as_that(novels):
     model = theirs(novels)
     report = minibert.check(
         lambda input_ids, attention_mask, token_type_ids: (
@@ -396,9 +389,7 @@ def test_mask_and_segments_that_are_exchanged_are_named_as_that(novels: Path) ->
     ],
     ids=str,
 )
-def test_a_mistake_that_rounding_hides_is_named_with_all_that_rounding_cannot_tell_from_it(
-    change: dict[str, Any], named: list[str], novels: Path
-) -> None:
+def test_a_mistake_that_rounding_hides_is_named_with_all_that_rounding_cannot_tell_from_it(change, named, novels):
     """The first port is right: the control."""
     import transformers
 

@@ -34,8 +34,8 @@ def written(tmp_path: Path, *edits: str, after: str = "") -> Path:
 
 
 def test_functions_that_end_python_never_end_or_use_too_much_are_wrong_and_the_next_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(solution, "LIMIT", 2.0)
     path = written(
         tmp_path,
@@ -54,7 +54,7 @@ def test_functions_that_end_python_never_end_or_use_too_much_are_wrong_and_the_n
     assert len(capsys.readouterr().out) < 2 * process.PRINTED
 
 
-def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path: Path) -> None:
+def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path):
     path = written(
         tmp_path,
         GELU,
@@ -78,9 +78,7 @@ def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path: Path) -> N
         ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()\n", "SIGSEGV|Error|stopped after"),
     ],
 )
-def test_a_file_whose_import_does_not_end_well_is_refused(
-    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_import_does_not_end_well_is_refused(source, said, tmp_path, monkeypatch):
     monkeypatch.setattr(solution, "LOADING", 2.0)
     (tmp_path / "my_bert.py").write_text(source)
     with pytest.raises(SolutionError, match=said):
@@ -99,9 +97,7 @@ def test_a_file_whose_import_does_not_end_well_is_refused(
     ],
     ids=["a pipe as an answer", "a pipe to print", "a folder to print", "a long answer", "a text that lies"],
 )
-def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(before, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(solution, "LIMIT", 4.0)
     given = before.format(folder="' + __import__('sys').argv[1] + '")
     path = written(tmp_path, GELU, f"{given}\n    {GELU}")
@@ -112,7 +108,7 @@ def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(
     assert len(capsys.readouterr().out) < 2 * process.PRINTED
 
 
-def test_a_model_of_a_file_may_import_its_neighbour_late_and_cannot_end_the_check(tmp_path: Path) -> None:
+def test_a_model_of_a_file_may_import_its_neighbour_late_and_cannot_end_the_check(tmp_path):
     (tmp_path / "beside.py").write_text("from minibert.reference import encode, load_model\n")
     (tmp_path / "mine.py").write_text(
         "import os\n"

@@ -26,9 +26,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
+    made = {}
 
-    def folder(name: str) -> Path:
+    def folder(name):
         if name not in made:
             made[name] = path = tmp_path_factory.mktemp(name)
             family = {"gelu_new": "bert", "wide": "electra"}.get(name, name)
@@ -53,13 +53,13 @@ def checked(
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder, **config)
-    model: Any = transformers.AutoModel.from_pretrained(folder, config=config, attn_implementation="eager", dtype=dtype)
+    model = transformers.AutoModel.from_pretrained(folder, config=config, attn_implementation="eager", dtype=dtype)
     model.eval()
     change(model)
     segments = hasattr(getattr(model, "embeddings", None), "token_type_embeddings")
     names = ("input_ids", "attention_mask", "token_type_ids")[: 2 + segments]
 
-    def call(**given: Any) -> Any:
+    def call(**given):
         result = model(**{name: given[name] for name in names}, output_hidden_states=layers)
         return result if layers else result.last_hidden_state
 
@@ -71,7 +71,7 @@ def nothing(model: Any) -> None:
 
 
 def no_bias(path: str) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
+    def change(model):
         modules = [module for name, module in model.named_modules() if name.endswith(path)]
         assert modules
         for module in modules:
@@ -81,7 +81,7 @@ def no_bias(path: str) -> Callable[[Any], None]:
 
 
 def rounded_weights(dtype: torch.dtype) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
+    def change(model):
         for one in model.parameters():
             one.data = one.data.to(dtype).float()
 
@@ -89,7 +89,7 @@ def rounded_weights(dtype: torch.dtype) -> Callable[[Any], None]:
 
 
 def eps_in(part: str) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
+    def change(model):
         for module in getattr(model, part).modules():
             if isinstance(module, torch.nn.LayerNorm):
                 module.eps = 1e-5
@@ -102,7 +102,7 @@ def no_last_norm(model: Any) -> None:
 
 
 def positions_later(by: int) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
+    def change(model):
         table = model.embeddings.position_embeddings.weight.data
         table.copy_(table.roll(-by, 0))
 
@@ -112,7 +112,7 @@ def positions_later(by: int) -> Callable[[Any], None]:
 def as_if_pad_were_0(model: Any) -> None:
     embed = model.embeddings.forward
 
-    def forward(input_ids: Any, **more: Any) -> Any:
+    def forward(input_ids, **more):
         positions = (input_ids != 0).long().cumsum(1) * (input_ids != 0)
         return embed(input_ids=input_ids, **(more | {"position_ids": positions}))
 
@@ -143,7 +143,7 @@ def one_theta(model: Any) -> None:
 
 @pytest.mark.parametrize("layers", [False, True], ids=["last", "all"])
 @pytest.mark.parametrize("name", [*RELATIVES, "gelu_new", "wide"])
-def test_a_right_port_is_right(name: str, layers: bool, folders: Any) -> None:
+def test_a_right_port_is_right(name, layers, folders):
     report = checked(folders(name), nothing, layers=layers)
     assert report.ok and not report.causes
 
@@ -184,9 +184,7 @@ def test_a_right_port_is_right(name: str, layers: bool, folders: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_mistake_is_named_with_the_values_of_the_checkpoint(
-    name: str, change: Callable[[Any], None], config: dict[str, Any], cause: str, layers: bool, folders: Any
-) -> None:
+def test_a_mistake_is_named_with_the_values_of_the_checkpoint(name, change, config, cause, layers, folders):
     report = checked(folders(name), change, layers=layers, **config)
     assert not report.ok
     assert len(report.causes) == bool(cause)
@@ -194,9 +192,7 @@ def test_a_mistake_is_named_with_the_values_of_the_checkpoint(
 
 
 @pytest.mark.parametrize(("window", "positions", "longest"), [(40, 80, 48), (40, 45, 45), (4, 80, 26)])
-def test_a_text_is_longer_than_the_windows_of_the_layers(
-    window: int, positions: int, longest: int, tmp_path: Path
-) -> None:
+def test_a_text_is_longer_than_the_windows_of_the_layers(window, positions, longest, tmp_path):
     folder = write_words_checkpoint(tmp_path, "modernbert", local_attention=window, max_position_embeddings=positions)
     mask = Expected(Checkpoint.open(folder)).inputs["attention_mask"]
     assert mask.sum(dim=1).max() == longest

@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.words import write_tsv
@@ -39,10 +38,10 @@ def counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         minibert.save(model, folder.parent / name)
     write_tsv(folder.parent / "texts.tsv")
     (folder.parent / "lines.txt").write_text("a good film\na bad film\n\n" * 40)
-    counts: Counter[str] = Counter()
+    counts = Counter()
 
-    def counted(name: str, function: Any) -> Any:
-        def call(*args: Any, **how: Any) -> Any:
+    def counted(name, function):
+        def call(*args, **how):
             counts[name] += 1
             return function(*args, **how)
 
@@ -57,12 +56,12 @@ def counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.filterwarnings("ignore:all 24 texts")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_command_opens_its_checkpoint_once(command: list[str], counts: Counter[str]) -> None:
+def test_a_command_opens_its_checkpoint_once(command, counts):
     assert main(command) == 0
     assert counts == ONCE
 
 
-def test_an_open_checkpoint_is_accepted_wherever_a_name_is(counts: Counter[str]) -> None:
+def test_an_open_checkpoint_is_accepted_wherever_a_name_is(counts):
     checkpoint = Checkpoint.open("pretrained")
     minibert.load(checkpoint)
     minibert.load_tokenizer(checkpoint)
@@ -71,7 +70,7 @@ def test_an_open_checkpoint_is_accepted_wherever_a_name_is(counts: Counter[str])
     assert counts == ONCE and Checkpoint.open(checkpoint) is checkpoint
 
 
-def test_checkpoints_of_one_folder_are_equal_and_print_their_name(folder: Path) -> None:
+def test_checkpoints_of_one_folder_are_equal_and_print_their_name(folder):
     one = Checkpoint.open(folder)
     other = Checkpoint("another name", folder, "elsewhere")
     assert one == other and hash(one) == hash(other) and str(other) == "another name"

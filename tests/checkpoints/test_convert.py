@@ -15,12 +15,10 @@ import transformers
 from safetensors.torch import load_file
 from support.models import HEADS, Pair, Written, assert_equal, unequal
 from support.words import as_before_2021, state_vectors
-from torch import Tensor
 
 import minibert
 from minibert.checkpoints.convert import convert
 from minibert.checkpoints.sentence_files import Stated, read_stated
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
 from minibert.storage.tensor_files import PICKLES
@@ -73,9 +71,7 @@ def refused(folder: Path, out: Path, *words: str, **how: Any) -> None:
     [(f, h) for f, h in HEADS if h in ("masked-lm", "pretraining")],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_after_the_conversion_everything_equals_transformers(
-    family: Family, head: str, written: Written, tmp_path: Path
-) -> None:
+def test_after_the_conversion_everything_equals_transformers(family, head, written, tmp_path):
     """BERT as it was first written, before torch.save wrote archives; the others in today's form."""
     model, first = written(family, head)[1], family is BERT
     convert(write_old(tmp_path / "old", model, old_names if first else dict, legacy=first), tmp_path / "new")
@@ -100,9 +96,7 @@ TIED = {"cls.predictions.decoder.weight": "tied: the same as bert.embeddings.wor
         ),
     ],
 )
-def test_every_tensor_is_written_with_its_values_and_anything_else_is_left_out(
-    change: Change, left_out: dict[str, str], pretraining: Any, tmp_path: Path
-) -> None:
+def test_every_tensor_is_written_with_its_values_and_anything_else_is_left_out(change, left_out, pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining, change)
     done = convert(folder, tmp_path / "new")
     assert done["left_out"] == left_out | TIED
@@ -111,7 +105,7 @@ def test_every_tensor_is_written_with_its_values_and_anything_else_is_left_out(
     assert_equal(found, {name: values for name, values in state.items() if name not in done["left_out"]})
 
 
-def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretraining: Any, tmp_path: Path) -> None:
+def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining)
     state = torch.load(folder / PICKLES[0], weights_only=True)
     (folder / PICKLES[0]).unlink()
@@ -131,7 +125,7 @@ def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretr
 # -- a config.json without a model_type
 
 
-def test_load_and_convert_take_the_model_type_that_config_json_lacks(written: Written, tmp_path: Path) -> None:
+def test_load_and_convert_take_the_model_type_that_config_json_lacks(written, tmp_path):
     original, model = written(BERT)
     folder, old = shutil.copytree(original, tmp_path / "a"), write_old(tmp_path / "old", model, model_type=False)
     values = json.loads((folder / "config.json").read_text())
@@ -161,9 +155,7 @@ class Trap:
 
 @pytest.mark.parametrize("runs", ["getattr", "eval"])
 @pytest.mark.parametrize("how", ["archive", "legacy", "plain", "instead of the tensors"])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(
-    how: str, runs: str, pretraining: Any, tmp_path: Path
-) -> None:
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(how, runs, pretraining, tmp_path):
     mark = tmp_path / "mark"
     # A pickle finds a method of a class by getattr.
     trap = Trap((Path.touch, (mark,)) if runs == "getattr" else (eval, (f"open({str(mark)!r}, 'w').close()",)))
@@ -183,7 +175,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(
 
 @pytest.mark.parametrize("legacy", [True, False], ids=["legacy", "archive"])
 @pytest.mark.parametrize("kept", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:20], lambda b: b"<html>404"])
-def test_a_damaged_file_is_refused(kept: Any, legacy: bool, pretraining: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(kept, legacy, pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining, legacy=legacy)
     path = folder / PICKLES[0]
     path.write_bytes(kept(path.read_bytes()))
@@ -208,9 +200,7 @@ def test_a_damaged_file_is_refused(kept: Any, legacy: bool, pretraining: Any, tm
     ],
     ids=["list", "empty", "wrapped", "number", "complex", "sparse", "meta", "object", "huge"],
 )
-def test_a_pickle_without_dense_weights_by_name_is_refused(
-    content: Any, words: str, pretraining: Any, tmp_path: Path
-) -> None:
+def test_a_pickle_without_dense_weights_by_name_is_refused(content, words, pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining, lambda state: content)
     refused(folder, tmp_path / "new", words)
 
@@ -238,22 +228,18 @@ def index(shard: str) -> Callable[[Path], Any]:
         (index("../x.bin"), "'../x.bin', which is missing"),
     ],
 )
-def test_weights_of_another_kind_are_refused(
-    write: Callable[[Path], Any], words: str, pretraining: Any, tmp_path: Path
-) -> None:
+def test_weights_of_another_kind_are_refused(write, words, pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining)
     write(folder / PICKLES[0])
     refused(folder, tmp_path / "new", words)
 
 
-def test_nothing_is_converted_twice_or_half_written(
-    written: Written, pretraining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_converted_twice_or_half_written(written, pretraining, tmp_path, monkeypatch):
     refused(written(BERT)[0], tmp_path / "new", "nothing to convert")
     folder = write_old(tmp_path / "old", pretraining)
     refused(folder, tmp_path / "old", "is the same as, inside or around")
 
-    def full(path: Path, tensors: dict[str, Tensor]) -> None:
+    def full(path, tensors):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -261,7 +247,7 @@ def test_nothing_is_converted_twice_or_half_written(
     refused(folder, tmp_path / "new", "No space left")
 
 
-def test_load_names_the_command_and_the_command_does_it(pretraining: Any, tmp_path: Path, run: Any) -> None:
+def test_load_names_the_command_and_the_command_does_it(pretraining, tmp_path, run):
     folder = write_old(tmp_path / "an old one", pretraining, model_type=False)
     with pytest.raises(FileNotFoundError, match=r"minibert convert '.*/an old one' --out FOLDER2"):
         minibert.load(folder, model_type="bert")
@@ -272,16 +258,14 @@ def test_load_names_the_command_and_the_command_does_it(pretraining: Any, tmp_pa
     minibert.load(tmp_path / "new", head="pretraining")
 
 
-def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_path: Path) -> None:
+def test_files_that_state_how_vectors_are_made_are_kept(pretraining, tmp_path):
     folder = state_vectors(write_old(tmp_path / "old", pretraining), "cls", normalize=False, max_length=9)
     done = convert(folder, tmp_path / "new")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done["written"])
     assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
 
 
-def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vectors_are_made(
-    pretraining: Any, tmp_path: Path
-) -> None:
+def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vectors_are_made(pretraining, tmp_path):
     folder = as_before_2021(state_vectors(write_old(tmp_path / "old", pretraining), "cls", False, max_length=9))
     with pytest.raises(FileNotFoundError, match=r"0_BERT.*pytorch_model\.bin.*minibert convert .*0_BERT --out"):
         minibert.load(folder)
@@ -292,7 +276,7 @@ def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vector
         assert minibert.load(new, head="pretraining").checkpoint.folder == new
 
 
-def test_a_folder_that_is_a_link_to_elsewhere_is_not_copied(pretraining: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_to_elsewhere_is_not_copied(pretraining, tmp_path):
     folder = write_old(tmp_path / "old", pretraining)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "config.json").write_text('{"password": 1}')

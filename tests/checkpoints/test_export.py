@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from support.models import HEADS, TESTED
-from torch import Tensor
 from torch.export import Dim
 
 import minibert
@@ -29,7 +28,7 @@ def small(family: str, head: str = "") -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), [(family.name, head) for family, head in CASES])
-def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(family: str, head: str) -> None:
+def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(family, head):
     model = small(family, head)
     wrapped, axes = Positional(model), 3 if head == "multiple-choice" else 2
     program = torch.export.export(
@@ -46,7 +45,7 @@ def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(famil
 
 
 @pytest.mark.slow
-def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() -> None:
+def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output():
     encoder = small("bert")
     ids, mask, segments = inputs_of(encoder, (2, 7))
     given = {"attention_mask": mask, "token_type_ids": segments}
@@ -64,9 +63,7 @@ def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() 
         ("distilbert", "question-answering", ["input_ids", "attention_mask"], ["start_logits", "end_logits"]),
     ],
 )
-def test_the_command_writes_a_file_that_onnxruntime_runs(
-    family: str, head: str, inputs: list[str], outputs: list[str], tmp_path: Path, run: Any
-) -> None:
+def test_the_command_writes_a_file_that_onnxruntime_runs(family, head, inputs, outputs, tmp_path, run):
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     folder, out = tmp_path / "checkpoint", tmp_path / "model.onnx"
     minibert.save(small(family, head), folder)
@@ -74,16 +71,16 @@ def test_the_command_writes_a_file_that_onnxruntime_runs(
     assert json.loads(printed.splitlines()[-1])["difference"] <= 3e-5
     session = onnxruntime.InferenceSession(out.read_bytes(), providers=["CPUExecutionProvider"])
     assert [[one.name for one in part] for part in (session.get_inputs(), session.get_outputs())] == [inputs, outputs]
-    model: Any = minibert.load(folder, **({"head": head} if head else {}))
+    model = minibert.load(folder, **({"head": head} if head else {}))
     given = inputs_of(model, (4, 23))
     found = session.run(None, {name: x.numpy() for name, x in zip(inputs, given, strict=True)})
     with torch.inference_mode():
-        expected: tuple[Tensor, ...] = Positional(model)(*given)
+        expected = Positional(model)(*given)
     assert all(float((torch.from_numpy(x) - y).abs().max()) <= 3e-5 for x, y in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(("family", "segments"), [("bert", True), ("roberta", False), ("xlm-roberta", False)])
-def test_a_relative_whose_tokenizer_gives_no_segments_needs_none(family: str, segments: bool) -> None:
+def test_a_relative_whose_tokenizer_gives_no_segments_needs_none(family, segments):
     model = small(family)
     wrapped = Positional(model)
     assert ("token_type_ids" in wrapped.inputs) == segments
@@ -104,13 +101,11 @@ def test_a_relative_whose_tokenizer_gives_no_segments_needs_none(family: str, se
         ("", None, ""),
     ],
 )
-def test_a_fine_tuned_folder_is_exported_with_its_head(
-    held: str, requested: str | None, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fine_tuned_folder_is_exported_with_its_head(held, requested, exported, tmp_path, monkeypatch):
     minibert.save(small("bert", held), tmp_path / "checkpoint")
-    found: list[Any] = []
+    found = []
 
-    def stop(wrapped: Positional, *given: Any, output_names: list[str], **more: Any) -> None:
+    def stop(wrapped, *given, output_names, **more):
         found.extend([wrapped.model, output_names])
         raise RuntimeError("no graph is needed here")
 
@@ -121,7 +116,7 @@ def test_a_fine_tuned_folder_is_exported_with_its_head(
     assert ("last_hidden_state" in found[1]) == (not exported)
 
 
-def test_what_cannot_be_exported_is_refused_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_exported_is_refused_and_leaves_no_file(tmp_path, monkeypatch):
     for out, message in (("model.bin", "ends in .onnx"), ("nowhere/model.onnx", "there is no folder")):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             export("no such checkpoint", tmp_path / out)

@@ -1,8 +1,5 @@
 """What `minibert inspect` reports of a pooler: trained or not, by three numbers."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from support.words import state_vectors, write_words_checkpoint
@@ -15,7 +12,7 @@ from minibert.storage.tensor_files import list_tensors
 D = 96
 
 
-def test_a_fresh_layer_looks_untrained_until_one_bias_one_direction_or_one_weight_moved() -> None:
+def test_a_fresh_layer_looks_untrained_until_one_bias_one_direction_or_one_weight_moved():
     for seed, std in enumerate(torch.linspace(0.2, 0.02, 19)):
         torch.manual_seed(seed)
         weight, bias = torch.randn(D, D) * std, torch.zeros(D)
@@ -43,7 +40,7 @@ def figures() -> Figures:
     return inspect("all-MiniLM-L6-v2")
 
 
-def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(minilm: Path, figures: Figures) -> None:
+def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(minilm, figures):
     pooler = figures["pooler"]
     assert (pooler["looks_trained"], pooler["biases"], pooler["biases_not_zero"]) == (False, 384, 0)
     assert pooler["kurtosis"] == pytest.approx(2.983, abs=1e-3)
@@ -52,7 +49,7 @@ def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(m
     assert len(linears) == 36 and all(trained(one.weight, one.bias)["looks_trained"] for one in linears[::7])
 
 
-def test_every_tensor_is_printed_with_its_shape_and_both_names(minilm: Path, run: Any) -> None:
+def test_every_tensor_is_printed_with_its_shape_and_both_names(minilm, run):
     out = run("inspect", "all-MiniLM-L6-v2", "--tensors")
     lines = [line.split() for line in out.partition("in the file ")[2].splitlines()[1:]]
     tensors = list_tensors(minilm)
@@ -64,9 +61,7 @@ def test_every_tensor_is_printed_with_its_shape_and_both_names(minilm: Path, run
     run("inspect", "--tensors", status=2)
 
 
-def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(
-    tmp_path: Path, figures: Figures
-) -> None:
+def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(tmp_path, figures):
     assert "\nvectors        pooling mean, normalized, at most 256 tokens" in checkpoint_text(figures)
     folder = write_words_checkpoint(tmp_path / "words")
     assert "\nvectors" not in checkpoint_text(inspect(str(folder)))

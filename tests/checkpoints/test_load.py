@@ -62,9 +62,7 @@ def assert_same_weights(folder: Path, original: Path) -> LoadReport:
 
 @every_family
 @pytest.mark.parametrize("prefix", ["{}.", "module.", "_orig_mod.module.{}.", "module._orig_mod.", "{}.{}."])
-def test_any_prefix_and_nesting_loads_the_same_tensors(
-    prefix: str, family: Family, original: Path, tmp_path: Path
-) -> None:
+def test_any_prefix_and_nesting_loads_the_same_tensors(prefix, family, original, tmp_path):
     name = family.prefix.removesuffix(".")
     before = prefix.format(name, name)
     folder = edited(original, tmp_path, lambda tensors: {before + name: x for name, x in tensors.items()})
@@ -74,10 +72,8 @@ def test_any_prefix_and_nesting_loads_the_same_tensors(
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
-def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
-    prefix: str, bert: Path, tmp_path: Path
-) -> None:
-    def old(name: str) -> str:
+def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(prefix, bert, tmp_path):
+    def old(name):
         return prefix + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     folder = edited(bert, tmp_path, lambda tensors: {old(name): x for name, x in tensors.items()})
@@ -86,7 +82,7 @@ def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
 
 
 @pytest.mark.parametrize("name", ["gamma", "encoder.layer.0.gamma", "encoder.gamma_scale.weight", "MyLayerNorm.gamma"])
-def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: str, bert: Path, tmp_path: Path) -> None:
+def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name, bert, tmp_path):
     with pytest.warns(UnknownTensors, match=name):
         _, report = load(edited(bert, tmp_path, lambda tensors: tensors | {name: torch.ones(3)}))
     assert report.ignored == {name: "unknown to minibert"}
@@ -96,7 +92,7 @@ def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: s
     ("twice", "other"),
     [("embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"), ("bert.pooler.dense.bias", "pooler.dense.bias")],
 )
-def test_one_tensor_under_two_names_is_ambiguous(twice: str, other: str, bert: Path, tmp_path: Path) -> None:
+def test_one_tensor_under_two_names_is_ambiguous(twice, other, bert, tmp_path):
     with pytest.raises(ValueError, match=rf"({twice}.*{other}|{other}.*{twice}).*ambiguous"):
         load(edited(bert, tmp_path, lambda tensors: tensors | {twice: torch.ones(D)}))
 
@@ -105,7 +101,7 @@ def test_one_tensor_under_two_names_is_ambiguous(twice: str, other: str, bert: P
 
 
 @every_family
-def test_every_tensor_of_the_file_is_in_the_report(family: Family, original: Path, tmp_path: Path) -> None:
+def test_every_tensor_of_the_file_is_in_the_report(family, original, tmp_path):
     encoder, report = load(original)
     assert report.loaded.keys() == load_file(original / "model.safetensors").keys()
     loaded = ", ".join(report.loaded.values()).split(", ")
@@ -118,7 +114,7 @@ def test_every_tensor_of_the_file_is_in_the_report(family: Family, original: Pat
 
 
 @every_head
-def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Family, head: str, written: Written) -> None:
+def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family, head, written):
     folder, theirs = written(family, head)
     (encoder, report), expected = load(folder), base(theirs).state_dict()
     state = encoder.state_dict()
@@ -128,7 +124,7 @@ def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Famil
     assert set(report.ignored.values()) == {"belongs to a head that was not requested"}
 
 
-def test_any_missing_encoder_tensor_is_an_error(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_missing_encoder_tensor_is_an_error(bert, monkeypatch):
     stored = tensor_files.list_tensors(bert)
     for name in stored:
         others = {one: tensor for one, tensor in stored.items() if one != name}
@@ -137,7 +133,7 @@ def test_any_missing_encoder_tensor_is_an_error(bert: Path, monkeypatch: pytest.
             load(bert)
 
 
-def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, written: Written, tmp_path: Path) -> None:
+def test_unknown_tensors_are_listed_and_warned_of_once(bert, written, tmp_path):
     extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(D)}
     with pytest.warns(UnknownTensors, match=r"\b2\b.*adapter\.down\.weight") as caught:
         _, report = load(edited(bert, tmp_path / "bert", lambda tensors: tensors | extra))
@@ -149,7 +145,7 @@ def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, written: Writ
     assert encoder.pooler is None
 
 
-def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_path: Path) -> None:
+def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert, tmp_path):
     encoder, _ = load(edited(bert, tmp_path / "none", without("pooler.")))
     assert encoder.pooler is None
     assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
@@ -165,7 +161,7 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
         ({"model_type": "distilbert"}, r"tensors.*DistilBERT.*layers"),
     ],
 )
-def test_a_config_of_another_checkpoint_is_refused(config: dict[str, Any], message: str, bert: Path, tmp_path: Path):
+def test_a_config_of_another_checkpoint_is_refused(config, message, bert, tmp_path):
     with pytest.raises(ValueError, match=message):
         load(edited(bert, tmp_path, dict, **config))
 
@@ -177,9 +173,7 @@ STORED = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", to
 
 
 @pytest.mark.parametrize("stored", STORED)
-def test_a_file_of_any_float_loads_as_float32_unless_another_dtype_is_requested(
-    stored: torch.dtype, bert: Path, tmp_path: Path
-) -> None:
+def test_a_file_of_any_float_loads_as_float32_unless_another_dtype_is_requested(stored, bert, tmp_path):
     encoder, report = load(edited(bert, tmp_path, lambda tensors: {n: x.to(stored) for n, x in tensors.items()}))
     expected = minibert.load(bert).state_dict()
     assert report.dtypes == (STORED[stored],)
@@ -200,9 +194,9 @@ def test_a_file_of_any_float_loads_as_float32_unless_another_dtype_is_requested(
     ],
 )
 def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
-    value: float, stored: torch.dtype, requested: torch.dtype, bert: Path, tmp_path: Path
-) -> None:
-    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    value, stored, requested, bert, tmp_path
+):
+    def spoil(tensors):
         tensors = {name: x.to(stored) for name, x in tensors.items()}
         tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
         return tensors
@@ -211,7 +205,7 @@ def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
         load(edited(bert, tmp_path, spoil), dtype=requested)
 
 
-def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert: Path, tmp_path: Path) -> None:
+def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert, tmp_path):
     path = edited(bert, tmp_path, dict) / "model.safetensors"
     encoder, _ = load(tmp_path)
     before = {name: x.clone() for name, x in encoder.state_dict().items()}
@@ -221,7 +215,7 @@ def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert: Path, tm
 
 
 @every_family
-def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: Written, tmp_path: Path) -> None:
+def test_a_checkpoint_in_shards_equals_the_single_file(family, written, tmp_path):
     original, theirs = written(family)
     theirs.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
@@ -237,7 +231,7 @@ def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: 
         ({"num_labels": 2}, "task head"),
     ],
 )
-def test_a_wrong_argument_is_refused_before_the_checkpoint_is_looked_for(how: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_refused_before_the_checkpoint_is_looked_for(how, message):
     with pytest.raises((ValueError, TypeError), match=message):
         minibert.load("no such checkpoint", **how)
 
@@ -246,9 +240,7 @@ def test_a_wrong_argument_is_refused_before_the_checkpoint_is_looked_for(how: di
 
 
 @every_family
-def test_what_we_save_loads_bit_equal_in_transformers_and_here(
-    family: Family, written: Written, tmp_path: Path
-) -> None:
+def test_what_we_save_loads_bit_equal_in_transformers_and_here(family, written, tmp_path):
     kept = {"sinusoidal_pos_embds": True, "my own": {"key": [1, None, "é"]}, "use_cache": False}
     folder = edited(written(family)[0], tmp_path / "edited", dict, **kept)
     encoder, saved = minibert.load(folder), tmp_path / "saved"
@@ -270,7 +262,7 @@ def test_what_we_save_loads_bit_equal_in_transformers_and_here(
         assert file.metadata() == {"format": "pt"}
 
 
-def test_the_real_minilm_loads_quietly_and_draws_no_random_numbers(minilm: Path) -> None:
+def test_the_real_minilm_loads_quietly_and_draws_no_random_numbers(minilm):
     state = torch.get_rng_state()
     _, report = load(minilm)  # warnings are errors
     assert torch.equal(torch.get_rng_state(), state)
@@ -278,7 +270,7 @@ def test_the_real_minilm_loads_quietly_and_draws_no_random_numbers(minilm: Path)
 
 
 @pytest.mark.parametrize("dtype", STORED)
-def test_transformers_loads_the_dtype_that_was_saved(dtype: torch.dtype, bert: Path, tmp_path: Path) -> None:
+def test_transformers_loads_the_dtype_that_was_saved(dtype, bert, tmp_path):
     """transformers follows the dtype of config.json; the one of the original would change the weights."""
     encoder = minibert.load(edited(bert, tmp_path / "half", dict, torch_dtype="float16", dtype="float16"))
     minibert.save(encoder.to(dtype), tmp_path / "saved")
@@ -288,7 +280,7 @@ def test_transformers_loads_the_dtype_that_was_saved(dtype: torch.dtype, bert: P
     assert_equal(dict(theirs.state_dict()), {name: x.to(dtype) for name, x in expected.items()})
 
 
-def test_a_wrapped_model_is_saved_under_the_official_names(bert: Path, tmp_path: Path) -> None:
+def test_a_wrapped_model_is_saved_under_the_official_names(bert, tmp_path):
     compiled = partial(torch.compile, backend="eager")
     for wrap in (compiled, nn.DataParallel, lambda model: compiled(nn.DataParallel(model))):
         minibert.save(wrap(minibert.load(bert)), tmp_path)
@@ -298,9 +290,7 @@ def test_a_wrapped_model_is_saved_under_the_official_names(bert: Path, tmp_path:
 # the tokenizer goes with the model where it is known
 
 
-def test_save_keeps_the_tokenizer_where_it_is_known_and_says_so_where_it_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_save_keeps_the_tokenizer_where_it_is_known_and_says_so_where_it_is_not(tmp_path, caplog):
     folder = write_words_checkpoint(tmp_path / "words", head="masked-lm")
     known, tokenizer = tmp_path / "known", minibert.load_tokenizer(folder, max_length=7)
     for model in (minibert.load(folder), minibert.load(folder, head="masked-lm"), copy.deepcopy(minibert.load(folder))):

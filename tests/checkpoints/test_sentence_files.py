@@ -1,8 +1,6 @@
 """The files of sentence-transformers beside a checkpoint: read in both layouts, refused where we cannot follow."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.models import every_wrong_number
@@ -14,15 +12,13 @@ from minibert.checkpoints.sentence_files import Stated, read_stated
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_both_layouts_state_the_pooling_the_length_and_whether_it_is_normalized(
-    folder: Path, pooling: str, normalize: bool, newer: bool
-) -> None:
+def test_both_layouts_state_the_pooling_the_length_and_whether_it_is_normalized(folder, pooling, normalize, newer):
     assert read_stated(folder) is None
     state_vectors(folder, pooling, normalize, 9, newer)
     assert read_stated(folder) == Stated(pooling, normalize, 9)
 
 
-def test_without_a_named_pooling_it_is_the_mean_and_without_a_length_all_positions(folder: Path) -> None:
+def test_without_a_named_pooling_it_is_the_mean_and_without_a_length_all_positions(folder):
     state_vectors(folder, None)
     (folder / "sentence_bert_config.json").unlink()
     (folder / "tokenizer_config.json").unlink()
@@ -38,7 +34,7 @@ def three(transformer: str, pooling: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("path", ["../secret", "1_Pooling/../../secret", "/secret", "C:\\secret", "link"])
-def test_modules_outside_the_folder_are_refused_and_nothing_of_them_is_shown(folder: Path, path: str) -> None:
+def test_modules_outside_the_folder_are_refused_and_nothing_of_them_is_shown(folder, path):
     state_vectors(folder)
     secret = folder.parent / "secret"
     secret.mkdir()
@@ -51,7 +47,7 @@ def test_modules_outside_the_folder_are_refused_and_nothing_of_them_is_shown(fol
         assert "password" not in str(refused.value)
 
 
-def test_files_of_the_hugging_face_cache_are_links_and_are_followed(folder: Path) -> None:
+def test_files_of_the_hugging_face_cache_are_links_and_are_followed(folder):
     state_vectors(folder)
     (folder.parent / "blobs").mkdir()
     for number, path in enumerate(path for path in [*folder.rglob("*")] if path.is_file()):
@@ -64,7 +60,7 @@ def test_files_of_the_hugging_face_cache_are_links_and_are_followed(folder: Path
 @pytest.mark.parametrize(
     ("file", "key"), [("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")]
 )
-def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder: Path, file: str, key: str, value: Any) -> None:
+def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder, file, key, value):
     state_vectors(folder, newer=True)
     (folder / file).write_text(json.dumps({key: value, "do_lower_case": True}))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
@@ -72,7 +68,7 @@ def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder: Path, file
         read_stated(folder)
 
 
-def test_transformers_number_for_no_limit_is_no_limit(folder: Path) -> None:
+def test_transformers_number_for_no_limit_is_no_limit(folder):
     state_vectors(folder, newer=True)
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
     assert read_stated(folder) == Stated("mean", True, 20)
@@ -111,16 +107,14 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
         ("config_sentence_transformers.json", {"prompts": [1], "default_prompt_name": "q"}, "prompts"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(
-    folder: Path, file: str, content: Any, message: str
-) -> None:
+def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(folder, file, content, message):
     (state_vectors(folder) / file).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=rf"{message}.*pooling=.*normalize=") as refused:
         read_stated(folder)
     assert "\n" not in str(refused.value)
 
 
-def test_lowercasing_that_the_tokenizer_does_not_do_is_refused(folder: Path) -> None:
+def test_lowercasing_that_the_tokenizer_does_not_do_is_refused(folder):
     state_vectors(folder)
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert read_stated(folder) is not None  # the tokenizer does it

@@ -57,14 +57,14 @@ def tokenizer() -> Tokenizer:
     return minibert.load_tokenizer(FOLDER)
 
 
-def test_the_files_are_those_that_the_model_card_names() -> None:
+def test_the_files_are_those_that_the_model_card_names():
     card = (FOLDER / "README.md").read_text("utf-8")
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert sha256((FOLDER / name).read_bytes()).hexdigest() in card, name
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 16e6
 
 
-def test_transformers_loads_it_bit_equal(model: MaskedLM, tokenizer: Tokenizer) -> None:
+def test_transformers_loads_it_bit_equal(model, tokenizer):
     theirs = open_upstream(AutoModelForMaskedLM, FOLDER)
     batch = tokenizer(list(EASY))
     assert AutoTokenizer.from_pretrained(FOLDER)(list(EASY)).input_ids == tokenizer.ids(list(EASY))
@@ -79,7 +79,7 @@ def test_transformers_loads_it_bit_equal(model: MaskedLM, tokenizer: Tokenizer) 
     assert not torch.equal(changed, logits)
 
 
-def test_it_names_the_words_that_the_model_card_says_and_no_others(model: MaskedLM, tokenizer: Tokenizer) -> None:
+def test_it_names_the_words_that_the_model_card_says_and_no_others(model, tokenizer):
     """Among its first five guesses. The other one of the ten is a failure, and the card says so."""
     found = {text: [guess.token for guess in fill_mask(text, model, 5, tokenizer=tokenizer)[0]] for text in EASY}
     named = [EASY[text] for text, tokens in found.items() if EASY[text] in tokens]
@@ -88,7 +88,7 @@ def test_it_names_the_words_that_the_model_card_says_and_no_others(model: Masked
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "novels").is_dir(), reason="needs $MINIBERT_DATA/novels")
-def test_its_loss_on_held_out_novels_is_far_below_that_of_a_bigram(model: MaskedLM, tokenizer: Tokenizer) -> None:
+def test_its_loss_on_held_out_novels_is_far_below_that_of_a_bigram(model, tokenizer):
     """The bigram counts 30,000 sentences here; README's counts more of them."""
     with gzip.open(DATA / "novels" / "train.txt.gz", "rt", encoding="utf-8") as file:
         counted = tokenizer.ids([line.strip() for line in islice(file, 30_000) if 1 < len(line) < 300])
@@ -108,7 +108,7 @@ def test_its_loss_on_held_out_novels_is_far_below_that_of_a_bigram(model: Masked
 
 @pytest.mark.slow
 @needs_zorro
-def test_its_grammar_is_that_of_the_model_card(model: MaskedLM, tokenizer: Tokenizer) -> None:
+def test_its_grammar_is_that_of_the_model_card(model, tokenizer):
     """25 pairs of each of the twelve paradigms."""
     pairs = grammar.read_pairs(DATA / "zorro", 25)
     sentences = [sentence for found in pairs.values() for pair in found for sentence in pair]

@@ -42,7 +42,7 @@ def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command in this process, with bytes as standard input: status, standard output, standard error."""
 
-    def call(*argv: object, stdin: bytes = b"") -> tuple[int, str, str]:
+    def call(*argv, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             status = main.main([str(argument) for argument in argv])
@@ -84,12 +84,12 @@ for name in COMMANDS:
 """
 
 
-def test_the_help_of_no_command_imports_anything_heavy() -> None:
+def test_the_help_of_no_command_imports_anything_heavy():
     call = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, check=True)
     assert call.stdout.splitlines() == list(main.COMMANDS)
 
 
-def test_python_m_minibert_is_the_same_command() -> None:
+def test_python_m_minibert_is_the_same_command():
     call = subprocess.run([sys.executable, "-m", "minibert", "--version"], capture_output=True, text=True, check=True)
     assert call.stdout == f"minibert {minibert.__version__}\n"
 
@@ -129,15 +129,13 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
     ],
 )
-def test_a_wrong_request_is_answered_in_one_line_with_status_2(
-    run: Any, argv: list[str], message: str, empty: Path
-) -> None:
+def test_a_wrong_request_is_answered_in_one_line_with_status_2(run, argv, message, empty):
     assert message in complaint(run(*argv, stdin=b"text\n"))
     assert list(empty.iterdir()) == []
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_download_without_a_network_has_status_1(run: Any) -> None:
+def test_a_download_without_a_network_has_status_1(run):
     assert "HF_HUB_OFFLINE" in complaint(run("download", "bert-base-uncased"), status=1)
 
 
@@ -154,15 +152,13 @@ def test_a_download_without_a_network_has_status_1(run: Any) -> None:
         (["serve"], "uvicorn"),
     ],
 )
-def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
-    run: Any, argv: list[str], package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(run, argv, package, monkeypatch):
     monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert re.search(f"needs {package}: .*pip install", complaint(run(*argv), 1))
 
 
-def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(run: Any) -> None:
+def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(run):
     assert main.parse(["embed", "x", "--out", "y", "--layers", "-4,-1"]).layers == (-4, -1)
     assert main.parse(["embed", "x", "--out", "y", "--layers", "-1", "--layers=-4"]).layers == (-4,)
     traced = main.parse(["trace", "x", "--layers", "0,1", "--heads", "-2,1"])
@@ -171,9 +167,7 @@ def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(run: An
     assert "rounds is -1" in run("bench", "--rounds", "-1")[2]
 
 
-def test_what_goes_wrong_in_the_work_has_its_own_status(
-    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_wrong_in_the_work_has_its_own_status(run, tmp_path, checkpoint, monkeypatch):
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(np, "savez", Mock(side_effect=full))
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
@@ -185,9 +179,7 @@ def test_what_goes_wrong_in_the_work_has_its_own_status(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
-    number: signal.Signals, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(number, run, monkeypatch):
     usual = signal.getsignal(number)
     monkeypatch.setattr(hub, "locate_locally", lambda name: signal.raise_signal(number))
     assert run("download", "bert-base-uncased") == (128 + number, "", "minibert: interrupted: nothing is kept\n")
@@ -195,7 +187,7 @@ def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number, tmp_path):
     code = f"main.parser = lambda argv: exec('import os; os.kill(os.getpid(), {number:d})'); sys.exit(main.main([]))"
     (tmp_path / "stopped.py").write_text(f"import sys\nfrom minibert.cli import main\n{code}\n")
     call = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
@@ -203,8 +195,8 @@ def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: s
 
 
 def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept(
-    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, tmp_path, checkpoint, monkeypatch
+):
     train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--out", tmp_path / "made"]
     monkeypatch.setattr("minibert.prediction.frozen.new_head", Mock(side_effect=KeyboardInterrupt))
     where = tmp_path / "made.features"
@@ -216,7 +208,7 @@ def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_plain_line(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_a_warning_is_one_plain_line(run, tmp_path, checkpoint):
     text = b"good film " * 40
     status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=text)
     assert status == 0
@@ -226,7 +218,7 @@ def test_a_warning_is_one_plain_line(run: Any, tmp_path: Path, checkpoint: Path)
 # -- embed
 
 
-def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_embed_writes_a_vector_for_each_line(run, tmp_path, checkpoint):
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfgood film\r\n\nbad film")
     out = tmp_path / "x.npy"
     argv = ["embed", tmp_path / "in.txt", "--out", out, "--model", checkpoint]
@@ -252,7 +244,7 @@ def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy", "x.npy.json"]
 
 
-def test_embed_says_which_column_it_read(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_embed_says_which_column_it_read(run, tmp_path, checkpoint):
     (tmp_path / "kunden.csv").write_text("Kunde,Text,Note\nA,good film,1\nB,bad film,2\n")
     (tmp_path / "pairs.csv").write_text("question,answer\ngood film,bad film\n")
     for argv, said in (
@@ -266,7 +258,7 @@ def test_embed_says_which_column_it_read(run: Any, tmp_path: Path, checkpoint: P
 # -- classify
 
 
-def test_train_evaluate_and_predict_follow_each_other(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_train_evaluate_and_predict_follow_each_other(run, tmp_path, checkpoint):
     data, folder = write_tsv(tmp_path / "train.tsv"), tmp_path / "classifier"
     train = ["classify", "train", data, "--out", folder, "--model", checkpoint]
     result = run(*train, "--grid", "0.1,1", "--folds", 3, "--json")
@@ -278,7 +270,7 @@ def test_train_evaluate_and_predict_follow_each_other(run: Any, tmp_path: Path, 
     assert found["predictions"][0]["text"] == "the good film"
 
 
-def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_for_them(run: Any) -> None:
+def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_for_them(run):
     helps = {name: printed(run(*name.split(), "--help")) for name in main.COMMANDS}
     assert all("--json" in text for text in helps.values())
     having = {
@@ -289,9 +281,7 @@ def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_
     assert having["--encoding"] == having["--delimiter"] | {"finetune tag", "finetune choose"}
 
 
-def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
-    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_keeps_its_features_beside_the_classifier_for_another_grid(run, tmp_path, checkpoint, monkeypatch):
     train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--folds", 0]
     text = printed(run(*train, "--out", tmp_path / "one"))
     assert f"in {tmp_path}/one.features, which makes another --grid quick and may be removed" in text
@@ -301,7 +291,7 @@ def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.features", "train.tsv", "two"]
 
 
-def test_train_takes_vectors_that_embed_has_written(run: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_train_takes_vectors_that_embed_has_written(run, tmp_path, checkpoint):
     data, vectors = write_tsv(tmp_path / "train.tsv"), tmp_path / "vectors.npy"
     settings = ["--model", checkpoint, "--pooling", "mean"]
     printed(run("embed", data, "--column", 1, "--out", vectors, *settings))
@@ -314,7 +304,7 @@ def test_train_takes_vectors_that_embed_has_written(run: Any, tmp_path: Path, ch
     assert message in complaint(run(*train, "--overwrite", *settings))
 
 
-def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Any, classifier: Path) -> None:
+def test_predict_as_a_filter_keeps_every_line_in_its_place(run, classifier):
     texts = [["good film", "", "  bad\tmeal ", "the", ""][row % 5] + " " * (row // 5) for row in range(150)]
     result = run("classify", "predict", classifier, stdin="\r\n".join(texts).encode())
     lines = [line.split("\t", 2) for line in result[1].removesuffix("\n").split("\n")]
@@ -324,7 +314,7 @@ def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Any, classifier:
 
 
 @pytest.mark.slow
-def test_predict_answers_before_its_input_ends(classifier: Path) -> None:
+def test_predict_answers_before_its_input_ends(classifier):
     command = [sys.executable, "-m", "minibert", "classify", "predict", str(classifier)]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         given, answered, errors = cast(Any, (process.stdin, process.stdout, process.stderr))
@@ -340,7 +330,7 @@ def test_predict_answers_before_its_input_ends(classifier: Path) -> None:
 # -- checkpoints
 
 
-def test_download_and_inspect_report_what_is_here(run: Any, checkpoint: Path, minilm: Path) -> None:
+def test_download_and_inspect_report_what_is_here(run, checkpoint, minilm):
     result = run("download", checkpoint, "--json")
     assert "is here already" in printed(result)
     assert figures(result)["downloaded"] is False
@@ -352,7 +342,7 @@ def test_download_and_inspect_report_what_is_here(run: Any, checkpoint: Path, mi
     assert "Apache-2.0" in printed(result)
 
 
-def test_inspect_without_a_model_lists_what_is_known_and_here(run: Any, empty: Path) -> None:
+def test_inspect_without_a_model_lists_what_is_known_and_here(run, empty):
     (empty / "bert-base-uncased").mkdir()
     rows = {row["name"]: row for row in figures(run("inspect", "--json"))["checkpoints"]}
     assert list(rows) == list(hub.KNOWN)

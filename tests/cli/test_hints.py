@@ -20,7 +20,7 @@ PYTHON = re.compile(r"\w=[\w'\"(,;) ]|\w=$|\w\(|(?<![\w/.'-])(?!answer_start|mod
 def refuse(capsys: pytest.CaptureFixture[str]) -> Refuse:
     """Run a command line that is wrong: its error."""
 
-    def call(line: str) -> str:
+    def call(line):
         try:
             status = main(line.split())
         except SystemExit as end:
@@ -85,8 +85,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_and_its_own_help(
-    line: str, near: str, help: str, refuse: Refuse
-) -> None:
+    line, near, help, refuse
+):
     assert re.search(rf"; did you mean {near}( or [^;]+)?\?; see `{help}`", refuse(line))
 
 
@@ -100,12 +100,12 @@ def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_a
         ("pretrain long.txt --output_dir x", "use --out;"),
     ],
 )
-def test_an_option_of_other_libraries_is_answered_with_ours(line: str, ours: str, refuse: Refuse) -> None:
+def test_an_option_of_other_libraries_is_answered_with_ours(line, ours, refuse):
     assert f"; {ours}" in refuse(line)
 
 
 @pytest.mark.parametrize("line", ["embed train.tsv --out=", "trace one --svg=", "finetune tag train.conll --plot="])
-def test_an_empty_name_of_an_output_is_refused_in_one_sentence(line: str, refuse: Refuse) -> None:
+def test_an_empty_name_of_an_output_is_refused_in_one_sentence(line, refuse):
     option = line.split()[-1].rstrip("=")
     assert f"error: {option} has an empty name; " in refuse(line)
 
@@ -117,17 +117,17 @@ A_FILE = ["train.tsv", "sentiment", "nofile.tsv", "no/such.jsonl.gz", "*.csv", "
 @pytest.mark.parametrize("command", TEXTS)
 @pytest.mark.parametrize("name", A_FILE)
 @pytest.mark.usefixtures("place")
-def test_the_name_of_a_file_is_no_text(command: str, name: str, refuse: Refuse) -> None:
+def test_the_name_of_a_file_is_no_text(command, name, refuse):
     said = refuse(f"{command} {name}")
     assert f"error: {name} is the name of a file" in said and "--file" in said
 
 
 @pytest.mark.parametrize("text", ["and/or", "e.g. this.", "readme", "", "a. tsv", "the end.", "a.b", "good\tin a.txt"])
-def test_an_ordinary_text_is_no_file(text: str, place: Path) -> None:
+def test_an_ordinary_text_is_no_file(text, place):
     check_texts(argparse.Namespace(file=None), [text])
 
 
-def test_what_is_left_over_points_to_the_help_of_its_command(refuse: Refuse) -> None:
+def test_what_is_left_over_points_to_the_help_of_its_command(refuse):
     assert "unrecognized arguments: extra; see `minibert embed --help`" in refuse("embed train.tsv extra --out x.npy")
 
 
@@ -145,16 +145,14 @@ def test_what_is_left_over_points_to_the_help_of_its_command(refuse: Refuse) -> 
     ],
 )
 @pytest.mark.usefixtures("place")
-def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(
-    line: str, near: str, refuse: Refuse
-) -> None:
+def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(line, near, refuse):
     said = refuse(line)
     assert f"did you mean {near}" in said
     assert "by hand" not in said
 
 
 @pytest.mark.usefixtures("place")
-def test_a_checkpoint_that_is_missing_is_answered_with_one_that_is_here(refuse: Refuse) -> None:
+def test_a_checkpoint_that_is_missing_is_answered_with_one_that_is_here(refuse):
     for name in ("distilbert-base-uncased", "bert-large-uncased"):
         said = refuse(f"embed long.txt --out y.npy --model {name}")
         assert "; all-MiniLM-L6-v2 is on this machine; use it: --model all-MiniLM-L6-v2;" in said
@@ -167,7 +165,7 @@ def test_a_checkpoint_that_is_missing_is_answered_with_one_that_is_here(refuse: 
 
 
 @pytest.mark.usefixtures("place")
-def test_only_what_the_hub_may_have_is_said_to_be_downloaded(refuse: Refuse) -> None:
+def test_only_what_the_hub_may_have_is_said_to_be_downloaded(refuse):
     said = refuse("predict nosuchfolder text")
     assert "nosuchfolder" in said
     assert "by hand" not in said
@@ -175,9 +173,7 @@ def test_only_what_the_hub_may_have_is_said_to_be_downloaded(refuse: Refuse) -> 
 
 
 @pytest.mark.parametrize("command", ["fill-mask", "score"])
-def test_a_model_without_a_masked_lm_head_is_answered_with_one_that_has_it(
-    command: str, refuse: Refuse, place: Path
-) -> None:
+def test_a_model_without_a_masked_lm_head_is_answered_with_one_that_has_it(command, refuse, place):
     assert "; minibert-novels has one" in refuse(f"{command} [MASK] --model {place}/encoder")
 
 
@@ -266,11 +262,11 @@ bench --serve --rounds -1
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("line", WRONG)
 @pytest.mark.usefixtures("place")
-def test_no_error_of_the_command_line_names_a_python_argument(line: str, refuse: Refuse) -> None:
+def test_no_error_of_the_command_line_names_a_python_argument(line, refuse):
     said = refuse(line)
     assert not PYTHON.search(said), said
 
 
-def test_every_command_was_tried() -> None:
+def test_every_command_was_tried():
     tried = [name for name in COMMANDS if any(line.startswith(name + " ") for line in WRONG)]
     assert set(COMMANDS) - set(tried) == {"download"}

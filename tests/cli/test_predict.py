@@ -76,9 +76,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", en
 
 @pytest.mark.filterwarnings("default::minibert.text.tokenized.TruncationWarning")
 @pytest.mark.parametrize("kind", ["frozen", "tuned"])
-def test_predict_and_evaluate_warn_once_of_all_texts_that_were_cut(
-    kind: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_and_evaluate_warn_once_of_all_texts_that_were_cut(kind, home, tmp_path, capsys):
     long = [f"the film {'very ' * (200 + number)}good" for number in (0, 1)]
     texts = [long[0], *["a dull play"] * 70, long[1]]  # in two portions
     (tmp_path / "texts.tsv").write_text("".join(f"{text}\tpos\n" for text in texts))
@@ -95,7 +93,7 @@ def test_predict_and_evaluate_warn_once_of_all_texts_that_were_cut(
 
 
 @pytest.mark.parametrize("kind", ["frozen", "tag"])
-def test_an_empty_file_is_refused_and_nothing_is_written(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_and_nothing_is_written(kind, home, run, tmp_path):
     for name, content in (("a.txt", ""), ("b.csv", "text\n"), ("c.jsonl", "")):
         (tmp_path / name).write_text(content)
         error = run("predict", home / kind, "--file", tmp_path / name, "--out", tmp_path / "out.tsv", status=2)
@@ -104,12 +102,10 @@ def test_an_empty_file_is_refused_and_nothing_is_written(kind: str, home: Path, 
     assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.csv", "c.jsonl"}
 
 
-def test_a_table_that_another_process_writes_meanwhile_is_kept(
-    home: Path, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_another_process_writes_meanwhile_is_kept(home, run, tmp_path, monkeypatch):
     out, answers_of = tmp_path / "out.tsv", predict.answers_of
 
-    def meanwhile(*given: Any) -> Any:
+    def meanwhile(*given):
         out.write_text("theirs")
         return answers_of(*given)
 
@@ -122,9 +118,7 @@ def test_a_table_that_another_process_writes_meanwhile_is_kept(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_file_and_out_and_json_keep_all_columns_beside_what_predict_says(
-    kind: str, home: Path, run: Any, tmp_path: Path
-) -> None:
+def test_file_and_out_and_json_keep_all_columns_beside_what_predict_says(kind, home, run, tmp_path):
     data = write_table(tmp_path / "in.jsonl", rows_for(kind))
     argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
     rows = zip(expected_for(kind, home / kind), rows_for(kind), strict=True)
@@ -140,9 +134,7 @@ def prefixed(prediction: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:.* 1 of 3 rows have no .* and are left out")
 @pytest.mark.parametrize("kind", KINDS)
-def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
-    kind: str, home: Path, run: Any, tmp_path: Path
-) -> None:
+def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(kind, home, run, tmp_path):
     if kind == "choose":  # its rows are objects
         data = write_table(tmp_path / "in.jsonl", rows_for(kind)).rename(tmp_path / "in.dat")
         assert run("predict", home / kind, "--file", data, "--format", "jsonl").count("\n") == 2
@@ -166,7 +158,7 @@ def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
+def test_model_and_pretokenized_are_honoured_or_refused(kind, home, run, tmp_path):
     data = write_table(tmp_path / "in.jsonl", rows_for(kind))
     argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
     if kind == "frozen":
@@ -181,8 +173,8 @@ def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, r
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Any) -> None:
-    reader: Any = open_reader(home / kind, device="cpu", batch_tokens=7)
+def test_device_and_batch_tokens_reach_the_model(kind, home, run):
+    reader = open_reader(home / kind, device="cpu", batch_tokens=7)
     tokens = reader.features.batch_tokens if isinstance(reader, Classifier) else reader.batch_tokens
     assert tokens == 7
     for option, message in (
@@ -193,14 +185,14 @@ def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Any
 
 
 @pytest.mark.parametrize("texts", [["a film"], [*["a [MASK]"] * 63, "a film"], [*["a [MASK]"] * 70, "a film"]])
-def test_the_row_in_an_error_counts_all_rows_of_a_file(texts: list[str], home: Path, run: Any, tmp_path: Path) -> None:
+def test_the_row_in_an_error_counts_all_rows_of_a_file(texts, home, run, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(texts))
     message = run("predict", home / "mask", "--file", tmp_path / "in.txt", status=2)
     assert f"row {len(texts) - 1} has 0 [MASK]" in message
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
+def test_pairs_are_asked_for_or_refused(kind, home, run, tmp_path):
     rows = [{"question": "the film", "text": "the [MASK]", "second": "a film", "choices": ["a", "b"]}]
     argv = ["predict", home / kind, "--file", write_table(tmp_path / "in.jsonl", rows)]
     if kind == "answer":
@@ -214,7 +206,7 @@ def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Any, tmp_pat
         assert "without --pair" in run(*argv, "--pair", "second", status=2)
 
 
-def test_predict_reads_the_files_of_its_task(home: Path, run: Any, tmp_path: Path) -> None:
+def test_predict_reads_the_files_of_its_task(home, run, tmp_path):
     questions = [{"id": "a", "question": "the film", "context": "a very good film"}, {"question": "x", "context": "a"}]
     first, second = (
         one["answer"] for one in minibert.predict(home / "answer", ["the film", "x"], ["a very good film", "a"])
@@ -243,7 +235,7 @@ def test_predict_reads_the_files_of_its_task(home: Path, run: Any, tmp_path: Pat
     assert "--pair" in run("predict", home / "choose", "--file", tmp_path / "swag.csv", "--text", "sent1", status=2)
 
 
-def test_predict_reads_the_words_of_a_conll_file_tagged_or_not(home: Path, run: Any, tmp_path: Path) -> None:
+def test_predict_reads_the_words_of_a_conll_file_tagged_or_not(home, run, tmp_path):
     (tmp_path / "a.conll").write_text("film\tB-thing\n,\tO\nvery-good\tO\n\nplay\tO\n")
     (tmp_path / "b.iob2.gz").write_bytes(gzip.compress(b"# x\nfilm\n,\nvery-good\n\nplay\n"))
     argv = ["predict", home / "tag", "--file", tmp_path / "a.conll"]
@@ -260,9 +252,7 @@ def test_predict_reads_the_words_of_a_conll_file_tagged_or_not(home: Path, run: 
 @pytest.mark.parametrize(
     ("stdin", "format"), [(b"good film\tLABEL_0\nbad\tfilm\n", "tsv"), (b'{"text": "a"}\n', "jsonl")]
 )
-def test_a_table_on_standard_input_is_refused_with_its_format(
-    kind: str, stdin: bytes, format: str, home: Path, run: Any
-) -> None:
+def test_a_table_on_standard_input_is_refused_with_its_format(kind, stdin, format, home, run):
     for argv in ([], ["--file", "-"]):
         assert f"--format {format}, " in run("predict", home / kind, *argv, status=2, stdin=stdin)
     argv = ["predict", home / kind, "--file", "-", "--format"]
@@ -270,7 +260,7 @@ def test_a_table_on_standard_input_is_refused_with_its_format(
     assert run(*argv, format, "--text", "1" if format == "tsv" else "text", stdin=stdin)
 
 
-def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Any) -> None:
+def test_texts_may_stand_behind_an_option_and_between_two(home, run):
     expected = run("predict", home / "frozen", "a film", "a book", "--device", "cpu")
     assert expected == run("predict", home / "frozen", "--device", "cpu", "a film", "a book")
     assert expected == run("predict", home / "frozen", "a film", "--device", "cpu", "a book")
@@ -281,7 +271,7 @@ def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Any) 
 
 
 @pytest.mark.parametrize("option", ["text", "pair", "format", "delimiter", "encoding", "missing"])
-def test_options_about_a_file_need_one(option: str, run: Any) -> None:
+def test_options_about_a_file_need_one(option, run):
     value = {"missing": "empty", "delimiter": ";"}.get(option, "csv")
     assert f"--{option}" in run("predict", "x", f"--{option}", value, status=2)
 
@@ -290,16 +280,14 @@ def test_options_about_a_file_need_one(option: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_ending_decides_the_format_and_all_columns_are_there(
-    ending: str, home: Path, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ending_decides_the_format_and_all_columns_are_there(ending, home, run, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 2)
     text = 'the very good film, "a\tbook"\n'
     rows = [{"label_input": n, "label": "x", "text": f"{text}{n}", "note ü": None} for n in range(5)]
     data, out = write_table(tmp_path / "in.jsonl", rows), tmp_path / f"out{ending}"
     run("predict", home / "frozen", "--file", data, "--out", out)
     with Table(out, []) as table:
-        found: Any = [record for _, record in table.records()] if ending != ".parquet" else read_parquet(out)
+        found = [record for _, record in table.records()] if ending != ".parquet" else read_parquet(out)
     expected = minibert.predict(home / "frozen", [row["text"] for row in rows])
     assert [list(row) for row in found] == [
         ["label", "probability", "probabilities", "label_input", "label_input_input", "text", "note ü"]
@@ -334,13 +322,11 @@ def read_parquet(path: Path) -> Any:
         ("no/such/a.csv", "no/such"),
     ],
 )
-def test_a_table_that_cannot_be_written_is_refused_before_the_model_is_opened(
-    name: str, message: str, run: Any
-) -> None:
+def test_a_table_that_cannot_be_written_is_refused_before_the_model_is_opened(name, message, run):
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
 
 
-def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Any, tmp_path: Path) -> None:
+def test_a_parquet_table_keeps_its_columns_and_their_types(home, run, tmp_path):
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"text": ["good", "bad"], "n": [1, 2], "x": [0.5, None], "tags": [["a"], []]})
     importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "in.parquet")
@@ -349,7 +335,7 @@ def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Any,
     assert [{name: row[name] for name in table.column_names} for row in found] == table.to_pylist()
 
 
-def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Any, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_kept_apart_are_refused(home, run, tmp_path):
     argv = ["predict", home / "frozen", "--out", tmp_path / "out.csv", "--file"]
     (tmp_path / "twice.csv").write_text("id,text,id\n1,good,2\n")
     message = "has more than one column 'id', and all are kept; rename one"
@@ -357,7 +343,7 @@ def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Any, tmp
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_overwrite_replaces_a_table(home: Path, run: Any, tmp_path: Path) -> None:
+def test_overwrite_replaces_a_table(home, run, tmp_path):
     out = tmp_path / "out.csv"
     argv = ["predict", home / "frozen", "a film", "--out", out]
     out.write_bytes(b"mine")
@@ -370,7 +356,7 @@ def test_overwrite_replaces_a_table(home: Path, run: Any, tmp_path: Path) -> Non
 # -- evaluate
 
 
-def test_evaluate_and_predict_remember_the_columns_of_the_training_data(home: Path, run: Any, tmp_path: Path) -> None:
+def test_evaluate_and_predict_remember_the_columns_of_the_training_data(home, run, tmp_path):
     texts, labels = labelled()
     rows = [{"id": 1, "Größe": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
     columns = ["--text", "Größe", "--pair", "b", "--label", "kind", "--delimiter", ";", "--encoding", "cp1252"]
@@ -390,7 +376,7 @@ def test_evaluate_and_predict_remember_the_columns_of_the_training_data(home: Pa
         assert "row 1" in run("predict", tmp_path / name, "a\tb", "c", status=2)
 
 
-def test_a_file_without_columns_is_read_by_a_model_that_remembers_some(home: Path, run: Any, tmp_path: Path) -> None:
+def test_a_file_without_columns_is_read_by_a_model_that_remembers_some(home, run, tmp_path):
     (tmp_path / "plain.txt").write_text("good film\n")
     assert run("predict", home / "tuned", "--file", tmp_path / "plain.txt").endswith("\tgood film\n")
 
@@ -406,14 +392,12 @@ def test_a_file_without_columns_is_read_by_a_model_that_remembers_some(home: Pat
         ("answer", "tag_names"),
     ],
 )
-def test_evaluate_refuses_options_that_files_of_the_task_do_not_have(
-    kind: str, option: str, home: Path, run: Any
-) -> None:
+def test_evaluate_refuses_options_that_files_of_the_task_do_not_have(kind, option, home, run):
     message = f"files of the task '{kind}' have no {option} to choose"
     assert message in run("evaluate", home / kind, "a.txt", f"--{option.replace('_', '-')}", ";", status=2)
 
 
-def test_evaluate_measures_each_task_of_transformers(home: Path, run: Any, tmp_path: Path) -> None:
+def test_evaluate_measures_each_task_of_transformers(home, run, tmp_path):
     files = {
         "classify": ("a.tsv", "the good film\tLABEL_0\na dull play\tLABEL_1\n"),
         "tag": ("a.conll", "the\tO\nfilm\tB-thing\n"),
@@ -434,7 +418,7 @@ def test_evaluate_measures_each_task_of_transformers(home: Path, run: Any, tmp_p
     run("evaluate", home / "mask", table, "--text", "body")
 
 
-def test_evaluate_reads_other_columns_and_numbers_for_tags_and_says_so(home: Path, run: Any, tmp_path: Path) -> None:
+def test_evaluate_reads_other_columns_and_numbers_for_tags_and_says_so(home, run, tmp_path):
     (tmp_path / "a.conll").write_text("1 the x O y\n2 film x B-thing y\n")
     found = run("evaluate", home / "tag", tmp_path / "a.conll", "--columns", "2,-2")
     assert "1 " in found and "2 words have the right tag" in " ".join(found.split())

@@ -23,7 +23,7 @@ def lines_of(output: str) -> list[list[str]]:
     return [line.split("\t") for line in output.splitlines()]
 
 
-def test_a_line_has_the_score_the_number_of_tokens_and_the_text(run: Run, model: Path) -> None:
+def test_a_line_has_the_score_the_number_of_tokens_and_the_text(run, model):
     expected = [
         [f"{score:.4f}", str(len(text.split())), text] for score, text in zip(scores(model), TEXTS, strict=True)
     ]
@@ -36,7 +36,7 @@ def scores(model: Path) -> list[float]:
     return minibert.score(TEXTS, model)
 
 
-def test_the_score_of_each_token_is_printed_on_request(run: Run, model: Path) -> None:
+def test_the_score_of_each_token_is_printed_on_request(run, model):
     out = run("score", TEXTS[0], "--model", model, "--tokens", "--json").splitlines()
     [one] = minibert.score(TEXTS[:1], model, tokens=True)
     each = list(zip(one.tokens, one.log_probabilities, strict=True))
@@ -47,7 +47,7 @@ def test_the_score_of_each_token_is_printed_on_request(run: Run, model: Path) ->
     ]
 
 
-def test_of_pairs_the_better_text_comes_first(run: Run, model: Path, tmp_path: Path) -> None:
+def test_of_pairs_the_better_text_comes_first(run, model, tmp_path):
     one, other = scores(model)
     assert one > other  # it has fewer tokens
     argv = ["score", "--pairs", "--model", model]
@@ -76,12 +76,12 @@ def test_of_pairs_the_better_text_comes_first(run: Run, model: Path, tmp_path: P
         (["a film", "--model", "{folder}/none"], "none"),
     ],
 )
-def test_what_has_no_score_is_refused(argv: list[str], message: str, run: Run, model: Path, tmp_path: Path) -> None:
+def test_what_has_no_score_is_refused(argv, message, run, model, tmp_path):
     (tmp_path / "in.csv").write_text("right,wrong\na,b\n")
     given = [argument.format(folder=tmp_path) for argument in argv]
     assert re.search(message, run("score", "--model", model, *given, status=2))
 
 
-def test_the_row_in_an_error_counts_all_rows_of_a_file(run: Run, model: Path, tmp_path: Path) -> None:
+def test_the_row_in_an_error_counts_all_rows_of_a_file(run, model, tmp_path):
     (tmp_path / "in.txt").write_text("a film\n" * 70 + "a [MASK]\n")
     assert "row 70" in run("score", "--file", tmp_path / "in.txt", "--model", model, status=2)

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,16 +30,14 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @ignore_unknown
 @every_hostile
-def test_the_name_of_a_tensor_is_escaped(text: str, shown: str, checkpoint: Path, tmp_path: Path, run: Run) -> None:
+def test_the_name_of_a_tensor_is_escaped(text, shown, checkpoint, tmp_path, run):
     folder = edited(checkpoint, tmp_path / "model", lambda state: state | {text: torch.ones(2)})
     printed = run("inspect", folder, "--tensors")
     assert shown in printed and text not in printed
 
 
 @every_hostile
-def test_labels_and_texts_are_escaped_and_json_holds_them(
-    text: str, shown: str, classifier: Path, tmp_path: Path, run: Run
-) -> None:
+def test_labels_and_texts_are_escaped_and_json_holds_them(text, shown, classifier, tmp_path, run):
     folder = edited(classifier, tmp_path / "model", lambda state: None, id2label={"0": text, "1": "other"})
     printed = run("predict", folder, f"{KNOWN} {text}", "--json")
     assert text not in printed
@@ -51,9 +48,7 @@ def test_labels_and_texts_are_escaped_and_json_holds_them(
 
 
 @every_hostile
-def test_a_table_that_is_written_has_the_texts_as_they_are(
-    text: str, shown: str, classifier: Path, tmp_path: Path, run: Run
-) -> None:
+def test_a_table_that_is_written_has_the_texts_as_they_are(text, shown, classifier, tmp_path, run):
     folder = edited(classifier, tmp_path / "model", lambda state: None, id2label={"0": text, "1": text + "2"})
     run("predict", folder, f"{KNOWN} {text}", "--out", tmp_path / "out.jsonl")
     row = json.loads((tmp_path / "out.jsonl").read_text("utf-8"))
@@ -62,9 +57,7 @@ def test_a_table_that_is_written_has_the_texts_as_they_are(
 
 @every_hostile
 @pytest.mark.parametrize("command", [["inspect"], ["predict"], ["no-such-option", "--x"]], ids=lambda argv: argv[0])
-def test_what_the_user_names_is_escaped_in_the_error(
-    text: str, shown: str, command: list[str], capsys: pytest.CaptureFixture[str], run: Run
-) -> None:
+def test_what_the_user_names_is_escaped_in_the_error(text, shown, command, capsys, run):
     try:
         printed = run(*command, text, status=2)
     except SystemExit:
@@ -73,9 +66,7 @@ def test_what_the_user_names_is_escaped_in_the_error(
 
 
 @every_hostile
-def test_names_of_folders_and_files_are_escaped(
-    text: str, shown: str, checkpoint: Path, tmp_path: Path, run: Run
-) -> None:
+def test_names_of_folders_and_files_are_escaped(text, shown, checkpoint, tmp_path, run):
     folder = shutil.copytree(checkpoint, tmp_path / f"model {text}")
     (folder / f"file {text}").touch()
     printed = run("inspect", folder)
@@ -85,7 +76,7 @@ def test_names_of_folders_and_files_are_escaped(
 
 
 @ignore_unknown
-def test_no_label_and_no_name_begins_a_line(classifier: Path, checkpoint: Path, tmp_path: Path, run: Run) -> None:
+def test_no_label_and_no_name_begins_a_line(classifier, checkpoint, tmp_path, run):
     forged = "a\nminibert: error: forged"
     folder = edited(classifier, tmp_path / "model", lambda state: None, id2label={"0": forged, "1": forged + "2"})
     for printed in (
@@ -97,7 +88,7 @@ def test_no_label_and_no_name_begins_a_line(classifier: Path, checkpoint: Path, 
 
 
 @pytest.mark.parametrize("key", ["model_type", "hidden_act", "position_embedding_type", "problem_type"])
-def test_an_error_is_short_however_long_a_value_is(key: str, checkpoint: Path, tmp_path: Path, run: Run) -> None:
+def test_an_error_is_short_however_long_a_value_is(key, checkpoint, tmp_path, run):
     folder = edited(checkpoint, tmp_path / "model", lambda state: None, **{key: "\x1b" + "x" * 100_000})
     printed = run("inspect", folder, status=2)
     assert key in printed and "\x1b" not in printed
@@ -111,9 +102,7 @@ def test_an_error_is_short_however_long_a_value_is(key: str, checkpoint: Path, t
         ("tokenizer_config.json", '{"cls_token": "\\u001b%s"}', "no rows for the added tokens"),
     ],
 )
-def test_an_error_about_a_tokenizer_is_short(
-    name: str, content: str, words: str, classifier: Path, tmp_path: Path, run: Run
-) -> None:
+def test_an_error_about_a_tokenizer_is_short(name, content, words, classifier, tmp_path, run):
     folder = edited(classifier, tmp_path / "model", lambda state: None)
     (folder / name).write_text(content.replace("%s", "x" * 100_000))
     printed = run("predict", folder, "good", status=2)
@@ -121,8 +110,8 @@ def test_an_error_about_a_tokenizer_is_short(
     assert len(printed.replace(str(folder), "")) < 600
 
 
-def test_an_error_of_anything_else_is_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
+def test_an_error_of_anything_else_is_cut(run, monkeypatch):
+    def fails(*_):
         raise ValueError("x" * 100_000)
 
     monkeypatch.setattr("minibert.checkpoints.inspection.inspect", fails)

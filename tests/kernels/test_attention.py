@@ -45,12 +45,12 @@ def apart(lengths: Sequence[int], first_only: bool = False) -> float:
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.booleans())
 @torch.inference_mode()
-def test_batched_products_give_what_the_fused_kernel_gives(lengths: list[int], first_only: bool) -> None:
+def test_batched_products_give_what_the_fused_kernel_gives(lengths, first_only):
     assert apart(lengths, first_only) < BOUND
 
 
 @torch.inference_mode()
-def test_many_texts_are_computed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_texts_are_computed_some_at_a_time(monkeypatch):
     lengths = [24] * 50 + [7] * 3
     packed, parts, attend = packed_of(lengths), inputs(lengths), BatchedAttention(Workspace())
     whole = attend(*parts, packed).clone()
@@ -62,7 +62,7 @@ def test_many_texts_are_computed_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 @torch.inference_mode()
-def test_long_texts_go_to_the_fused_kernel_which_stores_no_scores() -> None:
+def test_long_texts_go_to_the_fused_kernel_which_stores_no_scores():
     for S, fused in ((attention.MAX_TOKENS, False), (attention.MAX_TOKENS + 1, True)):
         workspace = Workspace()
         BatchedAttention(workspace)(*inputs([S]), packed_of([S]))
@@ -71,7 +71,7 @@ def test_long_texts_go_to_the_fused_kernel_which_stores_no_scores() -> None:
 
 
 @torch.inference_mode()
-def test_in_bfloat16_it_is_computed_in_float32_and_rounded_once() -> None:
+def test_in_bfloat16_it_is_computed_in_float32_and_rounded_once():
     packed, parts = packed_of([24, 9, 9]), inputs([24, 9, 9], torch.bfloat16)
     exact = grouped_attention(*(part.float() for part in parts), packed)
     for attend in (grouped_attention, BatchedAttention(Workspace())):
@@ -80,7 +80,7 @@ def test_in_bfloat16_it_is_computed_in_float32_and_rounded_once() -> None:
 
 
 @torch.inference_mode()
-def test_a_call_does_not_change_the_query_nor_the_result_of_the_next() -> None:
+def test_a_call_does_not_change_the_query_nor_the_result_of_the_next():
     packed, (query, key, value) = packed_of([5, 5]), inputs([5, 5])
     attend, before = BatchedAttention(Workspace()), query.clone()
     first = attend(query, key, value, packed).clone()
@@ -90,7 +90,7 @@ def test_a_call_does_not_change_the_query_nor_the_result_of_the_next() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 15, 16, 17, 24, 64])
 @pytest.mark.parametrize("size", [1.0, 1e4])
-def test_softmax_is_that_of_torch_for_rows_of_any_width_and_large_numbers(width: int, size: float) -> None:
+def test_softmax_is_that_of_torch_for_rows_of_any_width_and_large_numbers(width, size):
     scores = size * torch.randn(7, 5, width, generator=torch.Generator().manual_seed(width))
     exact = torch.softmax(scores.double(), dim=-1).float()
     assert torch.allclose(softmax(scores.clone(), out=torch.empty_like(scores)), exact, rtol=1e-5, atol=1e-7)
@@ -99,7 +99,7 @@ def test_softmax_is_that_of_torch_for_rows_of_any_width_and_large_numbers(width:
     assert bool(weights[0, 0].isfinite().all()) and bool(weights[0, 1].isnan().all())
 
 
-def test_an_x86_cpu_takes_batched_products_and_others_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_x86_cpu_takes_batched_products_and_others_the_fused_kernel(monkeypatch):
     for machine, batched in (("x86_64", True), ("AMD64", True), ("arm64", False), ("aarch64", False)):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         for dtype in (torch.float32, torch.bfloat16):
@@ -108,7 +108,7 @@ def test_an_x86_cpu_takes_batched_products_and_others_the_fused_kernel(monkeypat
 
 
 @torch.inference_mode()
-def test_the_comparison_finds_a_wrong_scale_and_a_wrong_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_finds_a_wrong_scale_and_a_wrong_head(monkeypatch):
     heads = BatchedAttention.heads
     for wrong, change in (("k", lambda x: x.roll(1, dims=2)), ("q", lambda x: x * 1.1)):
         with monkeypatch.context() as changed:

@@ -23,7 +23,7 @@ from minibert.kernels.matmul import linear_of
 @pytest.mark.parametrize("tokens", [1, 67])
 @pytest.mark.parametrize(("channels", "outputs"), [(384, 1536), (3072, 768), (31, 7)])
 @torch.inference_mode()
-def test_int8_products_are_the_exact_integers(tokens: int, channels: int, outputs: int) -> None:
+def test_int8_products_are_the_exact_integers(tokens, channels, outputs):
     random = torch.Generator().manual_seed(channels)
     x = torch.randint(0, HIGHEST + 1, (tokens, channels), generator=random).to(torch.uint8)
     weight = torch.randint(-HIGHEST_WEIGHT, HIGHEST_WEIGHT + 1, (outputs, channels), generator=random)
@@ -44,9 +44,7 @@ def test_int8_products_are_the_exact_integers(tokens: int, channels: int, output
     st.integers(0, 2**31),
 )
 @torch.inference_mode()
-def test_every_number_is_rounded_to_within_half_a_step(
-    tokens: int, channels: int, size: float, zero_point: int, smooth: bool, seed: int
-) -> None:
+def test_every_number_is_rounded_to_within_half_a_step(tokens, channels, size, zero_point, smooth, seed):
     random = torch.Generator().manual_seed(seed)
     x = size * torch.randn(tokens, channels, generator=random)
     c = 0.5 + torch.rand(channels, generator=random) if smooth else None
@@ -64,9 +62,7 @@ def test_every_number_is_rounded_to_within_half_a_step(
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_a_product_with_or_without_bias_and_with_activation_is_within_its_rounding(
-    zero_point: int, bound: float, smooth: bool, dtype: torch.dtype
-) -> None:
+def test_a_product_with_or_without_bias_and_with_activation_is_within_its_rounding(zero_point, bound, smooth, dtype):
     random = torch.Generator().manual_seed(0)
     x = torch.randn(67, 256, generator=random).to(dtype)
     layer = linear_of(torch.randn(320, 256, generator=random) / 16, torch.randn(320, generator=random))
@@ -82,7 +78,7 @@ def test_a_product_with_or_without_bias_and_with_activation_is_within_its_roundi
 
 @EXACT
 @torch.inference_mode()
-def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so() -> None:
+def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so():
     product = Int8Linear([linear_of(torch.eye(8), torch.arange(8.0))], Quantization())
     x = torch.zeros(4, 8)
     x[1, 3], x[2, 3] = float("nan"), float("inf")
@@ -91,7 +87,7 @@ def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so() -> 
     assert not bool(y[1].isfinite().any()) and not bool(y[2].isfinite().any())
 
 
-def test_smoothing_gives_x_and_w_channels_of_similar_range() -> None:
+def test_smoothing_gives_x_and_w_channels_of_similar_range():
     c = smoothing(torch.tensor([100.0, 1.0]), torch.tensor([1.0, 1.0]))
     assert torch.allclose(c[0] / c[1], torch.tensor(100.0**SMOOTHING))
     assert torch.allclose(c.mean(), torch.tensor(1.0))
@@ -99,7 +95,7 @@ def test_smoothing_gives_x_and_w_channels_of_similar_range() -> None:
 
 
 @torch.inference_mode()
-def test_a_zero_point_is_tried_that_suits_the_results_of_gelu() -> None:
+def test_a_zero_point_is_tried_that_suits_the_results_of_gelu():
     x = nn.functional.gelu(4 * torch.randn(50, 64, generator=torch.Generator().manual_seed(0)))
     plain, smooth, moved = quantizations(torch.randn(8, 64), x, folded=False)
     assert plain == Quantization() and smooth.smoothing is not None

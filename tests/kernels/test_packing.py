@@ -1,7 +1,6 @@
 """While the caller works on one item the next is made, by a thread that never outlives its caller."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,16 +11,16 @@ def running() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("minibert-ahead")]
 
 
-def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_works() -> None:
+def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_works():
     made = {number: threading.Event() for number in range(5)}
-    taken: list[int] = []
+    taken = []
 
-    def items() -> Iterator[int]:
+    def items():
         for number in range(5):
             taken.append(number)
             yield number
 
-    results = map_ahead(lambda number: made[number].set() or number * number, items())  # type: ignore[func-returns-value]
+    results = map_ahead(lambda number: made[number].set() or number * number, items())
     assert taken == []
     assert next(results) == 0
     assert made[1].wait(60)  # would time out if it were made only when it is requested
@@ -31,10 +30,8 @@ def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_work
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_worker(
-    error: type[BaseException],
-) -> None:
-    def fail(number: int) -> int:
+def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_worker(error):
+    def fail(number):
         if number == 2:
             raise error("two")
         return number

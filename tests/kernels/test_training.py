@@ -1,8 +1,7 @@
 """The functions of a fast training step: float32 products or none, dropout as torch's in distribution."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -47,8 +46,8 @@ def _fresh() -> Iterator[None]:
 # Linear layers
 
 
-def test_products_are_those_of_float32_forward_and_backward_and_restore_the_setting() -> None:
-    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+def test_products_are_those_of_float32_forward_and_backward_and_restore_the_setting():
+    before = torch.backends.mkldnn.matmul.fp32_precision
     # A CPU with AMX computes in bfloat16 what this allows, so there it is not used (onednn_is_float32).
     bound = MAX_ERROR[torch.bfloat16 if "amx_bf16" in cpu_features() else torch.float32]
     given = [torch.randn(size, requires_grad=True) for size in ((2, 65, 96), (200, 96), (200,))]
@@ -57,25 +56,25 @@ def test_products_are_those_of_float32_forward_and_backward_and_restore_the_sett
     gradients, right = torch.autograd.grad(y, given, dy), torch.autograd.grad(exact, twins, dy.double())
     for one, other in zip((y, *gradients), (exact, *right), strict=True):
         assert matmul.relative_error(one.detach(), other.detach()) < bound
-    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
-def test_frozen_weights_have_no_gradient_and_no_rows_are_no_error() -> None:
+def test_frozen_weights_have_no_gradient_and_no_rows_are_no_error():
     x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
     assert not linear(x, weight, bias).requires_grad
     linear(x.requires_grad_(), weight, bias).sum().backward()
-    assert torch.allclose(x.grad, weight.sum(dim=0).expand(3, 4))  # type: ignore[arg-type]
+    assert torch.allclose(x.grad, weight.sum(dim=0).expand(3, 4))
     y = linear(torch.randn(0, 4), weight.requires_grad_(), bias)
     y.sum().backward()
-    assert y.shape == (0, 5) and not weight.grad.any()  # type: ignore[union-attr]
+    assert y.shape == (0, 5) and not weight.grad.any()
 
 
 @pytest.mark.parametrize("which", ["forward", "to the input", "to the weight"])
-def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rounded(x: Tensor) -> Tensor:
+def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which, monkeypatch):
+    def rounded(x):
         return x.bfloat16().float()
 
-    def coarse(x: Tensor, weight: Tensor) -> Tensor:
+    def coarse(x, weight):
         if which == "forward":
             return rounded(x @ weight.T)
         (x if which == "to the input" else weight).register_hook(rounded)  # of its gradient
@@ -86,9 +85,7 @@ def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which: str, monke
 
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError, None])
-def test_another_processor_or_a_torch_without_the_setting_does_not_use_them(
-    error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_processor_or_a_torch_without_the_setting_does_not_use_them(error, monkeypatch):
     asked = Mock(side_effect=error)
     monkeypatch.setattr(matmul.platform, "machine", lambda: "x86_64" if error else "arm64")
     monkeypatch.setattr(training, "onednn_allowed", asked)
@@ -97,9 +94,7 @@ def test_another_processor_or_a_torch_without_the_setting_does_not_use_them(
 
 
 @pytest.mark.parametrize("step", ["packed", "readable"])
-def test_the_packed_step_uses_them_in_linear_layers_alone_and_the_readable_one_does_not(
-    step: str, written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packed_step_uses_them_in_linear_layers_alone_and_the_readable_one_does_not(step, written, monkeypatch):
     watched = Mock(side_effect=nullcontext)
     monkeypatch.setattr(training, "onednn_is_float32", lambda: True)
     monkeypatch.setattr(training, "onednn_allowed", watched)
@@ -113,7 +108,7 @@ def test_the_packed_step_uses_them_in_linear_layers_alone_and_the_readable_one_d
     assert watched.call_count == (2 * forward if step == "packed" else 0)
 
 
-def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch):
     x, layer = torch.randn(5, 8), with_parts(nn.Linear(8, 3), QUICK)
     for allowed in (True, False):
         monkeypatch.setattr(training, "onednn_is_float32", lambda allowed=allowed: allowed)
@@ -122,7 +117,7 @@ def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.Mon
         assert ("AddmmBackward" in str(layer(x).grad_fn)) != allowed
 
 
-def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_take_bfloat16() -> None:
+def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_take_bfloat16():
     query, key, value = torch.randn(3, 2, 4, 7, 8).bfloat16()
     exact = F.scaled_dot_product_attention(query.float(), key.float(), value.float())
     with torch.autocast("cpu", torch.bfloat16):
@@ -136,7 +131,7 @@ def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_t
 # Dropout
 
 
-def test_each_number_is_dropped_with_probability_p_and_the_mean_is_kept() -> None:
+def test_each_number_is_dropped_with_probability_p_and_the_mean_is_kept():
     torch.manual_seed(0)
     for p in (P, 0.5, 0.013):
         y = dropout(ONES, p)
@@ -147,7 +142,7 @@ def test_each_number_is_dropped_with_probability_p_and_the_mean_is_kept() -> Non
     assert threshold(P) == 6554
 
 
-def test_rows_columns_and_the_four_numbers_of_a_draw_are_dropped_independently() -> None:
+def test_rows_columns_and_the_four_numbers_of_a_draw_are_dropped_independently():
     torch.manual_seed(1)
     dropped = ~draw(torch.Size([4000, 400]), P)
     for fraction in (dropped.float().mean(0), dropped.float().mean(1)):
@@ -160,7 +155,7 @@ def test_rows_columns_and_the_four_numbers_of_a_draw_are_dropped_independently()
     assert float((together.diag() - P).abs().max()) < 5 * (P / len(lanes)) ** 0.5  # the fourth has all of its 16 bits
 
 
-def test_the_backward_pass_drops_the_same_numbers_and_the_seed_determines_them() -> None:
+def test_the_backward_pass_drops_the_same_numbers_and_the_seed_determines_them():
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.ones(200, 100, dtype=dtype, requires_grad=True)
         y = dropout(x, P)
@@ -173,9 +168,7 @@ def test_the_backward_pass_drops_the_same_numbers_and_the_seed_determines_them()
     assert not torch.equal(first, second)
 
 
-def test_quick_modules_drop_in_this_way_and_only_where_it_is_possible_and_in_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quick_modules_drop_in_this_way_and_only_where_it_is_possible_and_in_training(monkeypatch):
     watched = Mock(side_effect=draw)
     monkeypatch.setattr(training, "draw", watched)
     nn.Dropout(P)(ONES)
@@ -196,7 +189,7 @@ def attention_inputs() -> tuple[list[Tensor], Tensor]:
     return [torch.randn(8, 4, 30, 16, generator=random).requires_grad_() for _ in range(3)], mask
 
 
-def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch):
     monkeypatch.setattr(training, "dropout", lambda x, p: x)
     inputs, mask = attention_inputs()
     exact, got = F.scaled_dot_product_attention(*inputs, attn_mask=mask), attention(*inputs, mask, P)
@@ -206,10 +199,10 @@ def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch: pytest.
     assert not torch.allclose(attention(*inputs, None, P), exact, atol=1e-2)  # without the mask
 
 
-def test_attention_drops_its_weights_and_keeps_their_mean() -> None:
+def test_attention_drops_its_weights_and_keeps_their_mean():
     (query, key, value), mask = attention_inputs()
 
-    def attended(p: float) -> Tensor:
+    def attended(p):
         return fused_attention(query, key, value, mask, p).detach()
 
     exact = F.scaled_dot_product_attention(query, key, value, attn_mask=mask).detach()

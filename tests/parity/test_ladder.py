@@ -1,29 +1,25 @@
 """The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.models import TESTED, MakePair, Pair, unequal
-from torch import Tensor, nn
+from support.models import TESTED, Pair, unequal
+from torch import nn
 
 import minibert
 from minibert import model
 from minibert.activations import ACTIVATION
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.families import FAMILIES
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.families.modernbert import BIASES, GLOBAL, LOCAL, MODERNBERT
 from minibert.hooks import STAGES, Place, record
 from minibert.parity import ladder
-from minibert.parity.checkpoints import TINY, Size, make, make_batch, mistake_upstream, open_upstream, task, tiny
+from minibert.parity.checkpoints import TINY, make, make_batch, mistake_upstream, open_upstream, task, tiny
 from minibert.parity.compare import RUNGS, compare_tensor, compare_tensors, first_divergent
 from minibert.storage import hub
 
@@ -41,7 +37,7 @@ SIZED = [
 
 
 @pytest.mark.parametrize("size", SIZED)
-def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size):
     result = ladder.climb_random(size)
     assert first_divergent(result.rows) is None
     assert unequal(result.rows) == []
@@ -50,14 +46,14 @@ def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
 
 
 @pytest.mark.parametrize("family", [DISTILBERT, MODERNBERT], ids=["distilbert", "modernbert"])
-def test_two_tokens_of_a_width_that_is_no_multiple_of_4_are_bit_identical_in_every_head(family: Family) -> None:
+def test_two_tokens_of_a_width_that_is_no_multiple_of_4_are_bit_identical_in_every_head(family):
     size = tiny("6 wide", family, hidden_size=6, num_hidden_layers=1, max_position_embeddings=2)
     result = ladder.climb_random(size)
     assert unequal(result.rows) == []
     assert {r.head for r in result.rows} == {"encoder", *family.heads}
 
 
-def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(minilm: Path) -> None:
+def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(minilm):
     theirs, complete = open_upstream(minilm, BERT, None, pooler=True)
     result = ladder.Result("MiniLM", "a test")
     ladder.climb(result, minibert.load(minilm), theirs, task(None, theirs.config, 24), None, train=False)
@@ -86,9 +82,7 @@ SIZES = st.fixed_dictionaries(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data(), sizes=SIZES, width=st.integers(1, 9), family=st.sampled_from(list(FAMILIES.values())))
-def test_any_configuration_and_any_batch_are_bit_identical(
-    data: st.DataObject, sizes: dict[str, Any], width: int, family: Family, tmp_path: Path
-) -> None:
+def test_any_configuration_and_any_batch_are_bit_identical(data, sizes, width, family, tmp_path):
     head = data.draw(st.sampled_from([None, *family.heads]))
     if "embeddings.task" in family.modules:
         sizes["use_task_id"] = data.draw(st.booleans())
@@ -111,7 +105,7 @@ def test_any_configuration_and_any_batch_are_bit_identical(
 
 
 @pytest.mark.parametrize("family", [BERT, ELECTRA], ids=["bert", "electra"])
-def test_a_checkpoint_is_compared_with_the_head_that_it_holds(family: Family, written: Any) -> None:
+def test_a_checkpoint_is_compared_with_the_head_that_it_holds(family, written):
     folder, _ = written(family, "masked-lm")
     result = ladder.climb_checkpoint(Checkpoint.open(folder))
     assert result.rows and unequal(result.rows) == []
@@ -122,7 +116,7 @@ def test_a_checkpoint_is_compared_with_the_head_that_it_holds(family: Family, wr
 # What is compared
 
 
-def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_padding_alone() -> None:
+def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_padding_alone():
     config = minibert.Config(type_vocab_size=3)
     for seed in range(20):
         batch = make_batch(config, 12, seed=seed)
@@ -135,7 +129,7 @@ def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_
         assert (batch.input_ids[padding] != 0).any()
 
 
-def test_every_stage_is_read_on_both_sides(pair: MakePair) -> None:
+def test_every_stage_is_read_on_both_sides(pair):
     stages = set()
     for family, head in [(kind, head) for kind in TESTED for head in (None, *kind.heads)]:
         both = pair(family, head)
@@ -146,7 +140,7 @@ def test_every_stage_is_read_on_both_sides(pair: MakePair) -> None:
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_scores_probs_and_context_are_those_that_were_computed(side: str, pair: MakePair) -> None:
+def test_scores_probs_and_context_are_those_that_were_computed(side, pair):
     both = pair()
     tensors = record(getattr(both, side), both.task.batch)
     for layer in range(2):
@@ -171,29 +165,25 @@ DOUBLE = torch.ones(1, dtype=torch.float64)
         (DOUBLE + 1e-12, DOUBLE.float(), True, 0, 0.0),
     ],
 )
-def test_a_difference_is_exact_and_counted_in_units_in_the_last_place(
-    ours: Tensor, theirs: Tensor, equal: bool, ulp: int, largest: float
-) -> None:
+def test_a_difference_is_exact_and_counted_in_units_in_the_last_place(ours, theirs, equal, ulp, largest):
     found = compare_tensor("tensors", Place("x"), ours, theirs)
     assert (found.equal, found.ulp, found.index) == (equal, ulp, None if equal else (0,))
     assert found.largest == pytest.approx(largest, rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_is_not_finite_never_passes_within_a_bound(value: float) -> None:
+def test_a_value_that_is_not_finite_never_passes_within_a_bound(value):
     assert not compare_tensor("tensors", Place("x"), torch.tensor([1.0, value]), torch.tensor([1.0, 2.0]), bound=0.5).ok
 
 
-def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs() -> None:
+def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs():
     x, y = {Place("x"): torch.ones(2)}, {Place("y"): torch.ones(2)}
     assert [r.ok for r in compare_tensors("tensors", x, y)] == [False, False]
     assert not compare_tensor("tensors", Place("x"), torch.ones(2), torch.ones(3)).ok
 
 
 @pytest.mark.parametrize(("change", "decided_alike"), [(1e-3, True), (-2.0, False)])
-def test_the_last_rung_says_whether_a_difference_changes_a_decision(
-    change: float, decided_alike: bool, pair: MakePair
-) -> None:
+def test_the_last_rung_says_whether_a_difference_changes_a_decision(change, decided_alike, pair):
     both = pair(head="question-answering")
     with torch.no_grad():
         both.ours.qa_outputs.bias += change
@@ -215,7 +205,7 @@ def test_the_last_rung_says_whether_a_difference_changes_a_decision(
     ],
     ids=["zero biases", "eps", "no biases"],
 )
-def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change: Any, words: str, pair: MakePair) -> None:
+def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change, words, pair):
     both = pair()
     change(both.theirs)
     result = both.climb()
@@ -223,7 +213,7 @@ def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change: Any, w
     assert words in result.cause
 
 
-def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zeros(pair: MakePair) -> None:
+def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zeros(pair):
     both = pair()
     for encoder in (both.ours, both.theirs):
         nn.init.zeros_(encoder.pooler.dense.bias)
@@ -238,17 +228,17 @@ def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zero
     ("dtype", "attention"),
     [(torch.float32, "sdpa"), (torch.float64, "eager"), (torch.bfloat16, "eager"), (torch.float16, "sdpa")],
 )
-def test_another_dtype_or_attention_stays_within_its_bound(dtype: torch.dtype, attention: str, tmp_path: Path) -> None:
+def test_another_dtype_or_attention_stays_within_its_bound(dtype, attention, tmp_path):
     make(TINY[0], None, tmp_path)
     result = ladder.climb_path(Checkpoint.open(tmp_path), "cpu", dtype, attention)
     assert [r.place for r in result.rows if not r.ok] == []
     assert not all(r.equal for r in result.rows)
 
 
-def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path, monkeypatch):
     make(TINY[0], None, tmp_path)
 
-    def ignores_the_mask(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+    def ignores_the_mask(query, key, value, keep, dropout):
         return F.scaled_dot_product_attention(query, key, value), None
 
     monkeypatch.setitem(model.ATTENTION, "sdpa", ignores_the_mask)
@@ -257,7 +247,7 @@ def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monke
     assert result.first.place == "layer 0 context"
 
 
-def test_a_task_head_that_an_older_transformers_builds_wrongly_is_seen(tmp_path: Path) -> None:
+def test_a_task_head_that_an_older_transformers_builds_wrongly_is_seen(tmp_path):
     """Its pooler is missing, or the bias of its decoder is there twice."""
     theirs = make(TINY[0], "multiple-choice", tmp_path / "choice")
     assert mistake_upstream(theirs, "multiple-choice", tmp_path / "choice") == ""
@@ -298,7 +288,7 @@ POOLER_OF_PAIR = [-0.9803, -0.7672, -0.9958, 0.9636, 0.9004, -0.5488, 0.9910, 0.
 
 @pytest.mark.parametrize("name", LAST_HIDDEN_STATE)
 @torch.no_grad()
-def test_an_official_checkpoint_gives_its_published_values(name: str) -> None:
+def test_an_official_checkpoint_gives_its_published_values(name):
     if hub.locate_locally(name) is None:
         pytest.skip(f"{name} is not on this machine; `minibert download {name}` fetches it")
     encoder = minibert.load(name)

@@ -4,21 +4,19 @@ A freshly initialised reference hides half of these (its LayerNorms are 1 and 0,
 reference here has all parameters random.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.mistakes import MISTAKES, Mistake, wrong_eps
-from support.models import TESTED, MakePair, edited, every_bert, every_family, of_bert, unequal
+from support.mistakes import MISTAKES, wrong_eps
+from support.models import TESTED, edited, every_bert, every_family, of_bert, unequal
 from torch import nn
 
 import minibert
 from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
-from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.hooks import IN, OUT, Place, places, record
+from minibert.hooks import IN, OUT, places, record
 from minibert.parity.checkpoints import make_batch
 from minibert.parity.compare import (
     DROPOUT,
@@ -37,7 +35,7 @@ CASES = [(mistake, family) for mistake in MISTAKES for family in mistake.familie
 
 
 @pytest.mark.parametrize(("mistake", "family"), CASES, ids=[f"{mistake.name}-{family}" for mistake, family in CASES])
-def test_a_mistake_is_found_at_its_stage_and_named(mistake: Mistake, family: str, pair: MakePair) -> None:
+def test_a_mistake_is_found_at_its_stage_and_named(mistake, family, pair):
     both = pair(FAMILIES[family], mistake.head)
     mistake.make(both.ours)
     result = both.climb(train=mistake.place.startswith(DROPOUT))
@@ -59,11 +57,11 @@ def add_one(module: nn.Module, what: str) -> Any:
 
 @every_family
 @pytest.mark.parametrize("head", ["masked-lm", "sequence-classification"])
-def test_a_change_at_any_stage_is_found_at_this_stage(head: str, family: Family, pair: MakePair) -> None:
+def test_a_change_at_any_stage_is_found_at_this_stage(head, family, pair):
     both = pair(family, head)
     batch = both.task.batch
     expected = record(both.theirs, batch)
-    places_of: dict[tuple[nn.Module, str], Place] = {}
+    places_of = {}
     for place, module, what in places(both.ours):
         if what in (IN, OUT):
             places_of.setdefault((module, str(what)), place)  # a shared layer is changed at its first step
@@ -80,7 +78,7 @@ DTYPES = [(family, torch.float32) for family in TESTED] + [(family, torch.float6
 
 
 @pytest.mark.parametrize(("family", "dtype"), DTYPES)
-def test_without_a_mistake_nothing_is_found(family: Family, dtype: torch.dtype, pair: MakePair) -> None:
+def test_without_a_mistake_nothing_is_found(family, dtype, pair):
     both = pair(family, "masked-lm")
     both.ours, both.theirs = both.ours.to(dtype), both.theirs.to(dtype)
     rows = both.compare()
@@ -89,9 +87,7 @@ def test_without_a_mistake_nothing_is_found(family: Family, dtype: torch.dtype, 
 
 
 @every_bert
-def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(
-    family: Family, pair: MakePair
-) -> None:
+def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(family, pair):
     both = pair(family, "masked-lm")
     wrong_eps(both.ours)
     assert first_divergent(both.compare(Bounds(1e-3, 1e-2))) is None
@@ -102,8 +98,8 @@ def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_foun
 
 @every_bert
 def test_a_dropped_key_bias_hides_from_the_outputs_and_is_found_by_the_account_of_names(
-    family: Family, pair: MakePair, written: Any, tmp_path: Path
-) -> None:
+    family, pair, written, tmp_path
+):
     """Softmax cancels what is added to all scores of a query: only the keys themselves and the names can tell."""
     both = pair(family, "masked-lm")
     nn.init.zeros_(both.ours.encoder.layers[0].attention.key.bias)
@@ -118,9 +114,7 @@ def test_a_dropped_key_bias_hides_from_the_outputs_and_is_found_by_the_account_o
 
 
 @every_bert
-def test_two_rows_of_the_table_of_names_exchanged_are_found(
-    family: Family, pair: MakePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_rows_of_the_table_of_names_exchanged_are_found(family, pair, monkeypatch):
     """Although the harness looks for upstream's tensors by the same table."""
     one, other = "layers.{}.attention.query", "layers.{}.attention.key"
     for name, module in ((one, family.modules[other]), (other, family.modules[one])):
@@ -128,7 +122,7 @@ def test_two_rows_of_the_table_of_names_exchanged_are_found(
     assert first_divergent(pair(family).compare()).place == "layer 0 scores"
 
 
-def test_a_reference_that_is_fresh_hides_swapped_norms_and_dropped_biases(written: Any, tmp_path: Path) -> None:
+def test_a_reference_that_is_fresh_hides_swapped_norms_and_dropped_biases(written, tmp_path):
     """The reason why every reference is drawn anew: made with a fresh model, these comparisons prove nothing."""
     _, drawn = written(BERT, "masked-lm")
     fresh = type(drawn)(drawn.config).eval()
@@ -140,7 +134,7 @@ def test_a_reference_that_is_fresh_hides_swapped_norms_and_dropped_biases(writte
         assert unequal(compare(ours, fresh, make_batch(ours.config, 11))) == []
 
 
-def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair: MakePair) -> None:
+def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair):
     both = pair()
     with torch.no_grad():
         both.ours.embeddings.position.weight[-1] += 1
@@ -151,7 +145,7 @@ def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair: M
 
 
 @every_family
-def test_a_dropout_that_is_left_out_anywhere_is_found(family: Family, pair: MakePair) -> None:
+def test_a_dropout_that_is_left_out_anywhere_is_found(family, pair):
     """Every dropout of the encoder and of the task head, one at a time."""
     case = {"family": family, "head": "token-classification", "num_hidden_layers": 1}
     modules = pair(**case).ours.named_modules()

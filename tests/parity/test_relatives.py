@@ -5,21 +5,18 @@ found there on purpose (test_negative_controls.py); here is what a random batch 
 """
 
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import MakePair, Pair, Written, edited, open_upstream, small_config, unequal
-from torch import Tensor, nn
+from support.models import Pair, edited, open_upstream, small_config, unequal
+from torch import Tensor
 
 import minibert
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.inspection import checkpoint_text, inspect
 from minibert.families import FAMILIES
-from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Inputs, forward
 from minibert.parity.checkpoints import make_batch, randomise
@@ -42,7 +39,7 @@ def ids(*rows: list[int]) -> Tensor:
 # RoBERTa
 
 
-def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePair) -> None:
+def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair):
     both = pair(ROBERTA, "token-classification")
     rows = ids([0, 7, 1, 8, 9, 2], [0, 7, 2, 1, 1, 1])
     for mask in (torch.ones_like(rows), (rows != 1).long()):
@@ -51,7 +48,7 @@ def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePai
     assert torch.equal(both.ours(rows).logits, both.ours(rows, attention_mask=(rows != 1).long()).logits)
 
 
-def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> None:
+def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair):
     both = pair(ROBERTA, "masked-lm")
     assert both.ours.encoder.embeddings.position.weight[1].any()
     forward(both.ours, both.task.batch, both.task.labels).loss.backward()
@@ -63,7 +60,7 @@ def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> 
     assert [row for row, vector in enumerate(fresh.position.weight) if not vector.any()] == [1]
 
 
-def test_514_positions_are_512_tokens_and_the_error_says_512() -> None:
+def test_514_positions_are_512_tokens_and_the_error_says_512():
     encoder = minibert.Encoder(small_config(ROBERTA, max_position_embeddings=512, hidden_size=6))
     assert encoder.embeddings.position.num_embeddings == 514
     assert encoder(torch.full((1, 512), 7)).last_hidden_state.shape == (1, 512, 6)
@@ -74,7 +71,7 @@ def test_514_positions_are_512_tokens_and_the_error_says_512() -> None:
 
 
 @pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
-def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> None:
+def test_xlm_r_and_camembert_are_roberta_under_other_names(family):
     own = {"name": family.name, "title": family.title, "upstream": family.upstream, "config": family.config}
     assert dataclasses.replace(ROBERTA, **own) == family
 
@@ -83,7 +80,7 @@ def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> No
 # ALBERT
 
 
-def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_the_engine_packs_once() -> None:
+def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_the_engine_packs_once():
     config = small_config(ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.architecture.order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).architecture.order == (0, 0, 0, 1, 1, 2, 2)
@@ -93,7 +90,7 @@ def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_t
     assert len(engine.encoder.layers) == 4
 
 
-def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: Written, tmp_path: Path) -> None:
+def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written, tmp_path):
     folder, theirs = written(ALBERT, num_hidden_layers=3, inner_group_num=2, num_hidden_groups=1)
     encoder = minibert.load(folder)
     minibert.save(encoder, tmp_path)
@@ -123,15 +120,13 @@ def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: W
     ],
     ids=str,
 )
-def test_a_config_that_contradicts_its_tensors_is_named(
-    wrong: dict[str, Any], words: str, written: Written, tmp_path: Path
-) -> None:
+def test_a_config_that_contradicts_its_tensors_is_named(wrong, words, written, tmp_path):
     folder, _ = written(ALBERT, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
     with pytest.raises((ValueError, UserWarning), match=words):
         minibert.load(edited(folder, tmp_path, lambda tensors: None, **wrong))
 
 
-def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePair, written: Written) -> None:
+def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair, written):
     both = pair(ALBERT, "pretraining")
     out = forward(both.ours, both.task.batch, both.task.labels)
     assert out.keys() == ["loss", "prediction_logits", "sop_logits"] and out.sop_logits.shape == (6, 2)
@@ -151,7 +146,7 @@ def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePa
 # ERNIE
 
 
-def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair) -> None:
+def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair):
     both = pair(ERNIE, "token-classification")
     batch = both.task.batch
     tasks = torch.randint(0, 3, batch.input_ids.shape, generator=torch.Generator().manual_seed(3))
@@ -167,7 +162,7 @@ def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair)
     assert torch.equal(ours, theirs)
 
 
-def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_them() -> None:
+def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_them():
     encoder, rows = minibert.Encoder(small_config(ERNIE)).eval(), ids([5, 6])
     for tasks, words in (
         ([0, 3], r"task_type_ids\[0, 1\] is 3; the checkpoint has task_type_vocab_size 3"),
@@ -184,7 +179,7 @@ def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_t
 # ELECTRA
 
 
-def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> None:
+def test_detection_counts_the_tokens_that_are_attended_to(pair):
     both = pair(ELECTRA, "replaced-token-detection")
     batch, labels = both.task.batch, both.task.labels["labels"]
     loss = forward(both.ours, batch, both.task.labels).loss
@@ -198,7 +193,7 @@ def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> Non
 @pytest.mark.parametrize(
     "wrong", [{"summary_type": "mean"}, {"summary_use_proj": False}, {"summary_activation": "tanh"}], ids=str
 )
-def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads_it(wrong: dict[str, Any]) -> None:
+def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads_it(wrong):
     config = small_config(ELECTRA, **wrong)
     with pytest.raises(ValueError, match=rf"{next(iter(wrong))} .*only"):
         HEAD_CLASSES["multiple-choice"](config)
@@ -210,7 +205,7 @@ def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads
 
 
 @each_relative
-def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_pairs(family: Family) -> None:
+def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_pairs(family):
     encoder = minibert.Encoder(small_config(family, num_hidden_layers=3)).eval()
     randomise(encoder, 4)
     pad = encoder.config.pad_token_id
@@ -226,7 +221,7 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
         assert np.abs(engine.vectors(rows) - readable_vectors(encoder, rows)).max() > 1e-3
 
 
-def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
+def test_a_pair_needs_no_segments_where_special_tokens_tell_it():
     encoder = minibert.Encoder(small_config(ROBERTA, type_vocab_size=1)).eval()
     assert np.array_equal(Engine(encoder).vectors([[5, 6, 7]], second=[1]), Engine(encoder).vectors([[5, 6, 7]]))
     with pytest.raises(ValueError, match="pair"):
@@ -234,13 +229,13 @@ def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
 
 
 @each_relative
-def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family) -> None:
+def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family):
     for head in HEAD_CLASSES.keys() - family.heads.keys():
         with pytest.raises(ValueError, match=rf"{family.name} .*'{head}'"):
             HEAD_CLASSES[head](small_config(family, num_labels=2))
 
 
-def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> None:
+def test_a_head_within_anothers_name_is_not_taken_for_it(written):
     """The classifier of texts is classifier.dense and classifier.out_proj, that of tokens classifier alone."""
     folder, _ = written(ROBERTA, "sequence-classification")
     checkpoint = Checkpoint.open(folder)
@@ -250,7 +245,7 @@ def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> No
 
 
 @each_relative
-def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Written) -> None:
+def test_inspect_says_what_a_relative_has_otherwise(family, written):
     words = {
         "albert": "1 distinct layers for 2 steps",
         "electra": "tables 13 wide",
@@ -262,9 +257,9 @@ def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Wri
 
 
 @pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
-def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, pair: MakePair, tmp_path: Path) -> None:
+def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family, pair, tmp_path):
     both = pair(family, "sequence-classification")
     minibert.save(both.ours, tmp_path)
-    theirs: nn.Module = open_upstream(type(both.theirs), tmp_path)
+    theirs = open_upstream(type(both.theirs), tmp_path)
     assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
     assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []

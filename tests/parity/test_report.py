@@ -4,8 +4,6 @@ import importlib.metadata
 import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +17,7 @@ from minibert.parity.compare import Comparison, compare_tensor
 from minibert.utils.printing import install_hint
 
 
-def test_the_command_reports_one_checkpoint(tmp_path: Path, run: Any) -> None:
+def test_the_command_reports_one_checkpoint(tmp_path, run):
     make(TINY[1], "masked-lm", tmp_path / "model")
     pages = [tmp_path / "report.html", tmp_path / "report.md"]
     reports = [part for file in pages for part in ("--report", file)]
@@ -30,11 +28,9 @@ def test_the_command_reports_one_checkpoint(tmp_path: Path, run: Any) -> None:
     assert all(verdict in file.read_text("utf-8") for file in pages)
 
 
-def test_the_command_fails_and_names_the_first_divergent_tensor(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*given: Any, **more: Any) -> Any:
-        loaded: Any = minibert.load(*given, **more)
+def test_the_command_fails_and_names_the_first_divergent_tensor(tmp_path, run, monkeypatch):
+    def load(*given, **more):
+        loaded = minibert.load(*given, **more)
         getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = ACTIVATION["gelu_new"]
         return loaded
 
@@ -50,8 +46,8 @@ def test_the_command_fails_and_names_the_first_divergent_tensor(
     [("4.57.1", False), ("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False)],
 )
 def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_install(
-    installed: str, usable: bool, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    installed, usable, run, monkeypatch
+):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
     if usable:
         assert report.transformers_version() == installed
@@ -68,7 +64,7 @@ def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_
         (["no/such/folder"], "no/such/folder"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(request_: list[str], words: str, run: Any) -> None:
+def test_a_request_that_cannot_be_met_is_refused(request_, words, run):
     assert re.search(words, run("parity", *request_, status=2))
 
 
@@ -76,7 +72,7 @@ HOSTILE = '<script>alert(1)</script> | `x` & "y"'
 DIFFERENT = Comparison("tensors", HOSTILE, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
 
 
-def test_pages_escape_what_they_quote_and_need_no_network_and_json_has_a_tensor_of_another_shape() -> None:
+def test_pages_escape_what_they_quote_and_need_no_network_and_json_has_a_tensor_of_another_shape():
     result = ladder.Result(HOSTILE, HOSTILE, rows=[DIFFERENT], cause=HOSTILE)
     told = ("with <b>", {"torch": "<i>"}, [result])
     html, text = report.page(".html", *told), report.page(".md", *told)

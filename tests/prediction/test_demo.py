@@ -12,7 +12,6 @@ import urllib.request
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -66,7 +65,7 @@ def without_network(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ))
 
 
-def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_scikit_learn(nothing_here: Path) -> None:
+def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_scikit_learn(nothing_here):
     done = without_network("""
         import minibert
         from minibert.cli.main import main
@@ -79,12 +78,12 @@ def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_sc
     assert json.loads(done.stdout.splitlines()[-1])["features"]["shape"] == [60, 384]
 
 
-def test_a_process_without_network_has_none() -> None:
+def test_a_process_without_network_has_none():
     assert "No module named 'transformers'" in without_network("import transformers").stderr
     assert "socket" in without_network("import urllib.request as u; u.urlopen('http://localhost')").stderr
 
 
-def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_returns_what_it_shows(checkpoint, tmp_path, capsys):
     data = write_tsv(tmp_path / "x.tsv", 40)
     figures = demo(str(data), str(checkpoint))
     json.dumps(figures, allow_nan=False)
@@ -100,9 +99,7 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path, capsys
         assert expected in text
 
 
-def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(checkpoint, tmp_path, capsys):
     data, stating = write_tsv(tmp_path / "x.tsv", 40), shutil.copytree(checkpoint, tmp_path / "stating")
     state_vectors(stating, max_length=64, newer=True)
     figures = demo(str(data), str(stating))
@@ -116,9 +113,7 @@ def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(
 
 
 @pytest.mark.parametrize("pooling", [None, "cls", "damaged"])
-def test_files_that_state_nothing_else_add_no_line(
-    pooling: str | None, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_state_nothing_else_add_no_line(pooling, checkpoint, tmp_path, capsys):
     data, stating = write_tsv(tmp_path / "x.tsv", 40), shutil.copytree(checkpoint, tmp_path / "stating")
     if pooling == "cls":
         state_vectors(stating, "cls", max_length=64, newer=True)
@@ -128,7 +123,7 @@ def test_files_that_state_nothing_else_add_no_line(
     assert "pooling" not in capsys.readouterr().out
 
 
-def test_the_command_writes_sample_files_and_names_the_folder(checkpoint: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_writes_sample_files_and_names_the_folder(checkpoint, tmp_path, run):
     data, folder = write_tsv(tmp_path / "x.tsv", 40), tmp_path / "samples"
     request = ("demo", "--data", data, "--model", checkpoint, "--files", folder)
     assert f"{folder}: train.tsv," in " ".join(run(*request).split())
@@ -146,9 +141,7 @@ def test_the_command_writes_sample_files_and_names_the_folder(checkpoint: Path, 
         (12, r"'0'.* 2 rows.*\b4 rows or more"),
     ],
 )
-def test_first_rows_of_a_single_class_are_refused_with_a_hint(
-    rows: int, message: str, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_first_rows_of_a_single_class_are_refused_with_a_hint(rows, message, checkpoint, tmp_path):
     (tmp_path / "x.tsv").write_text("good\t1\n" * 10 + "bad\t0\n" * 10)
     with pytest.raises(ValueError, match=message):
         demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=rows)
@@ -157,9 +150,7 @@ def test_first_rows_of_a_single_class_are_refused_with_a_hint(
 # -- the checkpoint
 
 
-def test_the_tutorials_checkpoint_comes_before_the_wheels_and_the_reason_is_shown(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tutorials_checkpoint_comes_before_the_wheels_and_the_reason_is_shown(nothing_here, monkeypatch):
     source, why = choose_checkpoint(None)
     assert source.name == "all-MiniLM-L6-v2"
     assert "HF_HUB_OFFLINE is set" in why
@@ -173,9 +164,7 @@ def test_the_tutorials_checkpoint_comes_before_the_wheels_and_the_reason_is_show
     assert (source.folder, why) == (folder, "the tutorial's checkpoint")
 
 
-def test_a_download_that_fails_falls_back_and_the_reason_is_shown(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_fails_falls_back_and_the_reason_is_shown(nothing_here, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "answers", lambda address: True)
     monkeypatch.setattr(hub, "fetch", Mock(side_effect=ConnectionError("it broke off")))
@@ -201,7 +190,7 @@ def cache(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(os.environ["XDG_CACHE_HOME"]) / "minibert" / "sst2" / "train.tsv"
 
 
-def test_a_named_file_comes_before_all_others(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_file_comes_before_all_others(nothing_here, monkeypatch):
     file = nothing_here / "sst2" / "train.tsv"
     file.parent.mkdir(parents=True)
     file.write_text("from the folder\t1\n")
@@ -213,7 +202,7 @@ def test_a_named_file_comes_before_all_others(nothing_here: Path, monkeypatch: p
     assert (found.texts, found.meaning) == (["mine"], {})
 
 
-def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorials_file_is_downloaded_once_and_kept(cache, monkeypatch):
     assert find_reviews().texts == ["a fine film", "a dull film"]
     assert cache.read_bytes() == TUTORIAL
     assert list(cache.parent.iterdir()) == [cache]
@@ -221,7 +210,7 @@ def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, monkeypatch
     assert find_reviews().why == "the tutorial's own file"
 
 
-def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_is_not_used_and_the_shipped_reviews_are(cache, monkeypatch):
     monkeypatch.setattr("minibert.prediction.demo.TUTORIAL_SHA256", "0" * 64)
     found = find_reviews()
     assert Counter(found.labels) == {"0": 240, "1": 240}
@@ -231,7 +220,7 @@ def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monke
 
 
 @pytest.mark.skipif(not DATA, reason="MINIBERT_DATA, a folder with sst2/train.tsv, the file of demo.TUTORIAL_FILE")
-def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorials_data_gives_the_tutorials_figures(minilm, monkeypatch):
     monkeypatch.setenv("MINIBERT_DATA", DATA)
     reviews = find_reviews()
     assert Counter(reviews.labels[:2000]) == {"1": 1041, "0": 959}

@@ -38,9 +38,7 @@ def saved(trained: Classifier, tmp_path: Path) -> Path:
 # -- training
 
 
-def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_saving(
-    trained: Classifier, saved: Path, checkpoint: Path
-) -> None:
+def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_saving(trained, saved, checkpoint):
     features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1))
     steps = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
@@ -55,9 +53,7 @@ def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_sa
 
 
 @pytest.mark.parametrize("kind", [int, str])
-def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(
-    kind: type, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(kind, checkpoint, tmp_path):
     labels = [kind(row % 12 - 3) for row in range(24)]
     classifier = train(TEXTS, labels, model=str(checkpoint), folds=0)
     reference = make_pipeline(
@@ -72,7 +68,7 @@ def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(
         assert one.measure(Texts(TEXTS, None, list(map(str, labels)))).figures["labels"] == one.labels
 
 
-def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
+def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint):
     labels = [*LABELS[:-6], *LABELS[-6:][::-1]]  # some are wrong, so that the scores differ
     classifier = train(TEXTS, labels, grid=[10.0, 0.001, 0.1], folds=3, model=str(checkpoint))
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
@@ -91,14 +87,14 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
     assert search.best_params_["logisticregression__C"] == classifier.head[-1].C
 
 
-def test_numpys_numbers_are_saved_as_pythons(checkpoint: Path, tmp_path: Path) -> None:
+def test_numpys_numbers_are_saved_as_pythons(checkpoint, tmp_path):
     classifier = train(TEXTS, LABELS, folds=np.int64(2), model=str(checkpoint))
     classifier.save(tmp_path / "out")
     again = Classifier.load(tmp_path / "out", batch_tokens=np.int64(64))
     assert again.predict(TEXTS).tolist() == classifier.predict(TEXTS).tolist()
 
 
-def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured(checkpoint: Path) -> None:
+def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured(checkpoint):
     assert train(TEXTS[:4], LABELS[:4], model=str(checkpoint)).scores == []
     assert train(TEXTS, LABELS, folds=0, model=str(checkpoint)).scores == []
 
@@ -122,14 +118,12 @@ def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured
         (LABELS, {"grid": "log", "folds": 0}, "folds is 0"),
     ],
 )
-def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(
-    labels: list[Any], settings: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(labels, settings, message):
     with pytest.raises(ValueError, match=message):
         train(TEXTS, labels, model="no such checkpoint", **settings)
 
 
-def test_labels_beside_data_that_has_its_own_are_refused() -> None:
+def test_labels_beside_data_that_has_its_own_are_refused():
     data = Classification().from_labels(TEXTS, LABELS)
     for more in ({"labels": LABELS[::-1]}, {"pairs": TEXTS}):
         with pytest.raises(TypeError, match=r"Classification\.read"):
@@ -139,10 +133,8 @@ def test_labels_beside_data_that_has_its_own_are_refused() -> None:
 # -- features that are there already
 
 
-def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(
-    checkpoint: Path, trained: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    how: Any = {"pooling": "mean", "layers": (-2, -1)}
+def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(checkpoint, trained, monkeypatch):
+    how = {"pooling": "mean", "layers": (-2, -1)}
     vectors, calls, transform = embed(TEXTS, str(checkpoint), **how), [], TextFeatures.transform
     monkeypatch.setattr(TextFeatures, "transform", lambda self, rows: calls.append(len(rows)) or transform(self, rows))
     again = train(TEXTS, LABELS, vectors=vectors, model=str(checkpoint), **how)
@@ -154,7 +146,7 @@ def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_com
     np.testing.assert_allclose(halved.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-2)
 
 
-def test_vectors_of_other_texts_or_settings_are_refused(checkpoint: Path) -> None:
+def test_vectors_of_other_texts_or_settings_are_refused(checkpoint):
     vectors, others = embed(TEXTS, str(checkpoint), pooling="mean"), embed(TEXTS, str(checkpoint), pooling="cls")
     broken = vectors.copy()
     broken[5, 3] = np.nan  # not in the sample
@@ -167,7 +159,7 @@ def test_vectors_of_other_texts_or_settings_are_refused(checkpoint: Path) -> Non
 # -- using
 
 
-def test_it_is_used_and_measured_as_a_fine_tuned_task(trained: Classifier) -> None:
+def test_it_is_used_and_measured_as_a_fine_tuned_task(trained):
     assert trained.predict([]).shape == (0,)
     assert trained.predict_proba([]).shape == (0, 2)
     found = trained.measure(Texts(TEXTS, None, LABELS))
@@ -190,7 +182,7 @@ def edit(folder: Path, change: dict[str, Any], arrays: dict[str, Any] | None = N
     (folder / CLASSIFIER_FILE).write_bytes(save(there, {DETAILS: content}))
 
 
-def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_moved_is_named_anew(saved, checkpoint, tmp_path):
     copy = shutil.copytree(checkpoint, tmp_path / "moved")
     edit(saved, {"model": str(tmp_path / "gone")})
     with pytest.raises(FileNotFoundError, match="gone"):
@@ -225,9 +217,7 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
         ({}, {"intercept": np.ones(2)}, "intercept"),
     ],
 )
-def test_a_damaged_folder_is_refused_in_one_sentence(
-    saved: Path, change: dict[str, Any], arrays: dict[str, Any], message: str
-) -> None:
+def test_a_damaged_folder_is_refused_in_one_sentence(saved, change, arrays, message):
     edit(saved, change, arrays)
     with pytest.raises(ValueError, match=message) as error:
         Classifier.load(saved)
@@ -235,7 +225,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
     assert "train it again" in str(error.value)
 
 
-def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
+def test_a_file_without_a_classifier_is_refused(saved):
     path, (_, arrays) = saved / CLASSIFIER_FILE, read(saved)
     path.write_bytes(save(arrays))
     with pytest.raises(ValueError, match="'classifier'"):
@@ -248,7 +238,7 @@ def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
         read(saved)
 
 
-def test_numbers_in_a_file_are_classes_in_the_order_of_their_values(checkpoint: Path, tmp_path: Path) -> None:
+def test_numbers_in_a_file_are_classes_in_the_order_of_their_values(checkpoint, tmp_path):
     lines = [f"{text}\t{row % 12}\n" for row, text in enumerate(TEXTS)]
     (tmp_path / "x.tsv").write_text("".join(lines))
     classifier = train(Classification().read(tmp_path / "x.tsv"), model=str(checkpoint), folds=0)

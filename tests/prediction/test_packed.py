@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import minibert
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import RobertaEmbeddings
@@ -57,7 +56,7 @@ def apart(model: Head, batch: ExampleBatch) -> float:
     return max(Found.of(packed_loss, model, batch).apart(Found.of(readable_loss, model, batch)).values())
 
 
-def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch):
     monkeypatch.undo()  # the sizes of real batches
     sizes = {T: len(packing.padded(torch.zeros(T))) for T in range(1, 5000)}
     assert all(T <= size <= max(T, 1.07 * T + 1) for T, size in sizes.items())
@@ -70,9 +69,7 @@ def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.Monke
 
 
 @every_head
-def test_loss_and_gradients_of_any_lengths_are_those_of_the_readable_step(
-    family: Family, head: str, model: Callable[..., Head]
-) -> None:
+def test_loss_and_gradients_of_any_lengths_are_those_of_the_readable_step(family, head, model):
     """In float64 they agree to the last digits: nothing is left out that reaches the loss."""
     made = model(family, head).double()
     for seed, lengths in enumerate(([5, 5, 5], [2], [WIDTH], [1, 2, 1, WIDTH, 3, 9, 9], [10, 1, 4, 6])):
@@ -81,19 +78,15 @@ def test_loss_and_gradients_of_any_lengths_are_those_of_the_readable_step(
 
 @pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification", "regression"])
 @pytest.mark.parametrize("family", [BERT, DISTILBERT], ids=["bert", "distilbert"])
-def test_all_losses_of_texts_are_those_of_the_readable_step(
-    kind: str, family: Family, model: Callable[..., Head]
-) -> None:
+def test_all_losses_of_texts_are_those_of_the_readable_step(kind, family, model):
     made = model(family, "sequence-classification", problem_type=kind, num_labels=1 if kind == "regression" else 3)
     assert apart(made, batch_of("sequence-classification", lengths_of(6), kind=kind)) < CLOSE
 
 
 @pytest.mark.parametrize("head", ["sequence-classification", "token-classification"])
-def test_only_the_tokens_that_are_read_pass_the_last_layer(
-    head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_tokens_that_are_read_pass_the_last_layer(head, model, monkeypatch):
     monkeypatch.setattr(packing, "PADDED_FROM", 10**9)
-    seen: list[int] = []
+    seen = []
     batch, made = batch_of(head, [3, WIDTH, 5]), model(BERT, head)
     for layer in made.encoder.layers:
         layer.feed_forward.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
@@ -110,7 +103,7 @@ def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[packing.Grou
     """Keys and values are read through changed groups."""
     original = packed.packed_attention
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, batch: packing.Packed, dropout: Any) -> Any:
+    def attend(query, key, value, batch, dropout):
         asking = batch.read_groups if batch.is_last else batch.groups
         changed = replace(batch, groups=[change(group) for group in batch.groups], read_groups=asking, is_last=True)
         return original(query, key, value, changed, dropout)
@@ -128,7 +121,7 @@ def masks_become(change: Callable[[Tensor], Tensor | None]) -> Callable[[pytest.
 def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
     """The keys and values of a row are those of another row of its group."""
 
-    def turned(group: packing.Group) -> packing.Group:
+    def turned(group):
         cells = torch.arange(group.tokens) if group.cells is None else group.cells
         mask = None if group.mask is None else group.mask.flip(0)
         row, column = group.rows - 1 - cells // group.width, cells % group.width
@@ -157,7 +150,7 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
     original = packed.encode_packed
 
-    def encode(encoder: Any, batch: packing.Packed) -> Tensor:
+    def encode(encoder, batch):
         if batch.read is None:
             return original(encoder, batch)
         return original(encoder, replace(batch, read=(batch.read + 1).clamp(max=len(batch.ids) - 1)))
@@ -188,9 +181,7 @@ HARMLESS = {  # by mistake: for which task heads it changes nothing
 
 
 @every_head
-def test_a_mistake_in_packing_and_labels_of_another_batch_are_caught(
-    family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_packing_and_labels_of_another_batch_are_caught(family, head, model, monkeypatch):
     made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], family=family)
     right = Found.of(readable_loss, made, batch)
     assert max(Found.of(packed_loss, made, batch).apart(right).values()) < CLOSE
@@ -213,9 +204,7 @@ def test_a_mistake_in_packing_and_labels_of_another_batch_are_caught(
     [case for case in HEADS if case[0] is BERT or case[1] == "sequence-classification"],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
-    family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(family, head, model, monkeypatch):
     """One place at a time with a dropout that is not random, the others off: both steps change alike."""
     monkeypatch.setattr(packing, "PADDED_FROM", 10**9)
     made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
@@ -223,7 +212,7 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
     assert len(places) >= 1 + 3 * len(made.encoder.layers)
     tokens, rows = batch.input_ids.numel() if Reads.ALL in made.reads else batch.tokens, list[int]()
 
-    def drop_every_second(module: nn.Dropout, x: Tensor) -> Tensor:
+    def drop_every_second(module, x):
         rows.append(x.shape[:-1].numel())
         return x * (torch.arange(x.shape[-1]) % 2) * 2 if module.p == 0.5 else F.dropout(x, module.p)
 
@@ -263,9 +252,7 @@ def readable_logits(model: Head, example: Example) -> Tensor:
     [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task uses
     ids=lambda value: getattr(value, "name", value),
 )
-def test_the_logits_of_each_example_are_the_readable_models(
-    family: Family, head: str, model: Callable[..., Head]
-) -> None:
+def test_the_logits_of_each_example_are_the_readable_models(family, head, model):
     made = model(family, head).train()
     rows = examples(head, lengths_of(15), family=family)
     found = predict_logits(
@@ -278,7 +265,7 @@ def test_the_logits_of_each_example_are_the_readable_models(
         torch.testing.assert_close(torch.from_numpy(ours), readable_logits(made, example), rtol=CLOSE, atol=CLOSE)
 
 
-def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., Head]) -> None:
+def test_logits_in_bfloat16_are_near_and_come_as_float32(model):
     head = "sequence-classification"
     made, rows = model(BERT, head), Encoded(examples(head, lengths_of(9)))
     for one, other in zip(predict_logits(made, rows, "bfloat16"), predict_logits(made, rows), strict=True):
@@ -300,9 +287,7 @@ def encoded(head: str) -> Encoded:
 
 
 @pytest.mark.parametrize(("family", "head"), KEPT, ids=lambda value: getattr(value, "name", value))
-def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(
-    family: Family, head: str, model: Callable[..., Head]
-) -> None:
+def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(family, head, model):
     made, batch = finetuning.freeze(model(family, head), "encoder"), batch_of(head, LENGTHS)
     states = States.of(made, encoded(head))
     for kept, computed in zip(states.logits(made), predict_logits(made, encoded(head)), strict=True):
@@ -322,9 +307,7 @@ def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(
         assert abs(states.output(made.eval(), other).loss - packed.packed_output(made, batch).loss) > 100 * CLOSE
 
 
-def test_only_constant_states_that_fit_into_memory_are_kept(
-    model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_constant_states_that_fit_into_memory_are_kept(model, monkeypatch):
     for head in ("question-answering", "masked-lm", "pretraining"):
         assert not can_be_kept(finetuning.freeze(model(BERT, head), "encoder"), encoded(head)), head
     made = finetuning.freeze(model(BERT, "token-classification"), "encoder")
@@ -335,13 +318,11 @@ def test_only_constant_states_that_fit_into_memory_are_kept(
 
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted")  # the model has hardly begun
 @pytest.mark.parametrize(("what", "times"), [("encoder", 1), ("2", 3)])
-def test_a_frozen_encoder_reads_each_text_once(
-    what: str, times: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_encoder_reads_each_text_once(what, times, checkpoint, monkeypatch):
     """And one of which the pooler is trained in each of three epochs."""
-    read: list[int] = []
+    read = []
 
-    def counting(right: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(right):
         return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))

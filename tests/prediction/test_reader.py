@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_kinds(tmp_path_factory.mktemp("folders"))
 
 
-def test_texts_in_the_place_of_the_model_are_answered_with_the_order() -> None:
+def test_texts_in_the_place_of_the_model_are_answered_with_the_order():
     with pytest.raises(TypeError, match=r"model is \['a'\].* before the texts"):
-        minibert.predict(["a"], "novels")  # type: ignore[arg-type]
+        minibert.predict(["a"], "novels")
     with pytest.raises(TypeError, match=r"model is \['a'\].* texts come before it"):
-        minibert.score("novels", ["a"])  # type: ignore[arg-type]
+        minibert.score("novels", ["a"])
 
 
 # -- kinds
 
 
-def test_the_kind_of_a_folder_is_decided_by_its_files(home: Path, tmp_path: Path) -> None:
+def test_the_kind_of_a_folder_is_decided_by_its_files(home, tmp_path):
     assert [folder_kind(home / name) for name in ("frozen", "tuned", "encoder")] == ["frozen", "classify", "encoder"]
     (home / "encoder" / "training.json").write_text(json.dumps({"task": "tag"}))  # the weights are what counts
     assert folder_kind(home / "encoder") == "encoder"
@@ -52,12 +51,12 @@ def test_the_kind_of_a_folder_is_decided_by_its_files(home: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "albert", "electra"])
-def test_every_relative_of_transformers_is_recognised_by_its_head(family: str, tmp_path: Path) -> None:
+def test_every_relative_of_transformers_is_recognised_by_its_head(family, tmp_path):
     for task, head in HEADS.items():
         assert folder_kind(write_words_checkpoint(tmp_path / task, family, head)) == task
 
 
-def test_a_head_that_config_json_names_and_the_weights_lack_is_none(home: Path, tmp_path: Path) -> None:
+def test_a_head_that_config_json_names_and_the_weights_lack_is_none(home, tmp_path):
     folder = shutil.copytree(home / "encoder", tmp_path / "bare")
     config = json.loads((folder / "config.json").read_text())
     for named, kind in ((["BertForTokenClassification"], "encoder"), (None, "encoder"), (7, "encoder")):
@@ -76,7 +75,7 @@ def logits_of(folder: Path, kind: Any, *texts: Any) -> Any:
         return model(**batch)
 
 
-def test_labels_of_texts_and_pairs_are_those_of_transformers(home: Path) -> None:
+def test_labels_of_texts_and_pairs_are_those_of_transformers(home):
     for name, names, pairs in (
         ("classify", ["LABEL_0", "LABEL_1"], ()),
         ("classify", ["LABEL_0", "LABEL_1"], (TEXTS[::-1],)),
@@ -91,7 +90,7 @@ def test_labels_of_texts_and_pairs_are_those_of_transformers(home: Path) -> None
         assert np.allclose([one["probability"] for one in found], expected.max(axis=1))
 
 
-def test_a_frozen_classifier_answers_in_the_same_form(home: Path) -> None:
+def test_a_frozen_classifier_answers_in_the_same_form(home):
     classifier = Classifier.load(home / "frozen")
     found = minibert.predict(home / "frozen", TEXTS)
     assert [one["label"] for one in found] == classifier.predict(TEXTS).tolist()
@@ -109,9 +108,7 @@ def test_a_frozen_classifier_answers_in_the_same_form(home: Path) -> None:
         (None, 3, ["label", "probability", "probabilities"]),
     ],
 )
-def test_the_problem_type_of_config_json_decides_the_form(
-    problem: str | None, labels: int, expected: list[str], tmp_path: Path
-) -> None:
+def test_the_problem_type_of_config_json_decides_the_form(problem, labels, expected, tmp_path):
     write_theirs(tmp_path, "sequence-classification", num_labels=labels, problem_type=problem)
     logits = logits_of(tmp_path, transformers.AutoModelForSequenceClassification, TEXTS).logits
     found = minibert.predict(tmp_path, TEXTS)
@@ -132,7 +129,7 @@ def test_the_problem_type_of_config_json_decides_the_form(
         assert [len(one["labels"]) for one in found] == (logits > 0).sum(dim=1).tolist()
 
 
-def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path: Path) -> None:
+def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path):
     write_theirs(tmp_path, "sequence-classification", num_labels=1)
     config = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": "single_label_classification"}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -143,7 +140,7 @@ def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path: Path) ->
             call(tmp_path)
 
 
-def test_answers_have_the_form_of_their_task_and_are_cut_from_the_text(home: Path) -> None:
+def test_answers_have_the_form_of_their_task_and_are_cut_from_the_text(home):
     question = json.dumps({"question": "the film", "choices": ["good", "bad", "dull"]})
     [chosen] = minibert.predict(home / "choose", question)
     assert list(chosen) == ["number", "choice", "probability", "probabilities"]
@@ -156,7 +153,7 @@ def test_answers_have_the_form_of_their_task_and_are_cut_from_the_text(home: Pat
     assert {tuple(one) for one in row["entities"]} <= {("text", "label", "start", "end", "score")}
 
 
-def test_the_words_of_a_tagger_may_be_given(tmp_path: Path) -> None:
+def test_the_words_of_a_tagger_may_be_given(tmp_path):
     write_theirs(tmp_path, "token-classification", num_labels=2)
     text = "film, film, film,"
     found = minibert.predict(tmp_path, [text], pretokenized=True)[0]["entities"]
@@ -164,7 +161,7 @@ def test_the_words_of_a_tagger_may_be_given(tmp_path: Path) -> None:
     assert with_given_words(open_reader(tmp_path)).task.from_texts([text]).words == [text.split()]
 
 
-def test_one_str_is_one_text_and_no_texts_have_no_answers(home: Path) -> None:
+def test_one_str_is_one_text_and_no_texts_have_no_answers(home):
     for name in ("frozen", "tuned", "classify", "tag", "mask"):
         text = "the [MASK]"
         assert minibert.predict(home / name, text) == minibert.predict(home / name, [text])
@@ -172,7 +169,7 @@ def test_one_str_is_one_text_and_no_texts_have_no_answers(home: Path) -> None:
     assert minibert.predict(home / "answer", [], []) == []
 
 
-def test_a_loaded_model_answers_as_its_folder(home: Path) -> None:
+def test_a_loaded_model_answers_as_its_folder(home):
     for name, head in HEADS.items():
         texts = ['{"question": "the", "choices": ["a", "b"]}'] if name == "choose" else ["the [MASK] film"]
         pairs = ["the good film"] if name == "answer" else None
@@ -211,16 +208,14 @@ ASKED = [json.dumps({"question": text, "choices": ["good", "bad"]}) for text in 
         ("mask", [f"a [MASK] {'very ' * 200}", SHORT], None, r"^1 of 2 texts .* 120 .* 204\b"),
     ],
 )
-def test_texts_beyond_the_limit_are_counted_in_one_warning(
-    name: str, texts: list[str], pairs: list[str] | None, message: str, home: Path
-) -> None:
+def test_texts_beyond_the_limit_are_counted_in_one_warning(name, texts, pairs, message, home):
     with pytest.warns(TruncationWarning, match=message) as caught:
         minibert.predict(home / name, texts, pairs)
     assert len(caught) == 1
     assert str(pickle.loads(pickle.dumps(caught[0].message))) == str(caught[0].message)
 
 
-def test_a_tagger_reads_a_long_text_to_its_end(tmp_path: Path) -> None:
+def test_a_tagger_reads_a_long_text_to_its_end(tmp_path):
     write_theirs(tmp_path, "token-classification", num_labels=2)
     words = 300 * ["film"]
     reader = open_reader(tmp_path)
@@ -269,14 +264,12 @@ def test_a_tagger_reads_a_long_text_to_its_end(tmp_path: Path) -> None:
         (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 text and 2 pairs"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(
-    call: Callable[[Path], Any], error: type[Exception], message: str, home: Path
-) -> None:
+def test_what_cannot_be_answered_is_refused(call, error, message, home):
     with pytest.raises(error, match=message):
         call(home)
 
 
-def test_two_labels_of_one_name_are_refused(home: Path, tmp_path: Path) -> None:
+def test_two_labels_of_one_name_are_refused(home, tmp_path):
     folder = shutil.copytree(home / "classify", tmp_path / "twice")
     config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "a"}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -291,9 +284,7 @@ def relabelled(folder: Path, new: Path, names: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("name", [None, 7, True, ["a"], {}])
-def test_a_label_without_a_text_as_name_is_refused_only_where_labels_are_predicted(
-    name: Any, home: Path, tmp_path: Path
-) -> None:
+def test_a_label_without_a_text_as_name_is_refused_only_where_labels_are_predicted(name, home, tmp_path):
     names = {"0": "a", "1": name}
     folder = relabelled(home / "classify", tmp_path / "classify", names)
     ids = torch.tensor([[2, 5, 3]])
@@ -308,7 +299,7 @@ def test_a_label_without_a_text_as_name_is_refused_only_where_labels_are_predict
         minibert.predict(folder, TEXTS)
 
 
-def test_a_new_head_replaces_labels_without_a_text_as_name(home: Path, tmp_path: Path) -> None:
+def test_a_new_head_replaces_labels_without_a_text_as_name(home, tmp_path):
     folder = relabelled(home / "classify", tmp_path / "classify", {"0": None, "1": 7})
     texts, labels = labelled()
     minibert.train.finetune("classify", texts, labels, model=folder, out=tmp_path / "tuned", epochs=1, batch_size=8)
@@ -316,7 +307,7 @@ def test_a_new_head_replaces_labels_without_a_text_as_name(home: Path, tmp_path:
 
 
 @every_wrong_number
-def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value: Any, home: Path, tmp_path: Path) -> None:
+def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value, home, tmp_path):
     folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
     report = json.loads((folder / "training.json").read_text()) | {"asked": {"max_length": value}}
     (folder / "training.json").write_text(json.dumps(report))
@@ -324,7 +315,7 @@ def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value: Any
         minibert.predict(folder, TEXTS)
 
 
-def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home: Path, tmp_path: Path) -> None:
+def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home, tmp_path):
     folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
     found = minibert.predict(folder, TEXTS)
     (folder / "training.json").write_text('{"task": "classify", "settings": {"colour": 1}, "asked": {"max_length": 9}}')

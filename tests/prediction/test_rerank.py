@@ -42,7 +42,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["labels", "number"])
-def test_the_hits_are_in_the_order_of_the_models_own_answers(kind: str, judge: Path, tmp_path: Path) -> None:
+def test_the_hits_are_in_the_order_of_the_models_own_answers(kind, judge, tmp_path):
     folder = judge if kind == "labels" else trained(tmp_path, [0.5, 2.0, 1.0, 3.5] * 2, regression=True)
     first, second = rerank(folder, QUERIES, HITS)
     for query, before, after in zip(QUERIES, HITS, (first, second), strict=True):
@@ -55,12 +55,12 @@ def test_the_hits_are_in_the_order_of_the_models_own_answers(kind: str, judge: P
         assert all(hit.text == TEXTS[hit.row] for hit in after)
 
 
-def test_equal_scores_keep_the_order_of_the_search_and_no_hits_are_none(judge: Path) -> None:
+def test_equal_scores_keep_the_order_of_the_search_and_no_hits_are_none(judge):
     twins = [[Hit(row, 1 - row / 10, "the film") for row in (4, 2, 9)], []]
     assert [[hit.row for hit in some] for some in minibert.rerank(judge, QUERIES, twins)] == [[4, 2, 9], []]
 
 
-def test_search_shows_the_scores_of_the_folder(judge: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_search_shows_the_scores_of_the_folder(judge, capsys, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     line = ["search", str(tmp_path / "texts.txt"), QUERIES[0], "--model", str(judge), "--json"]
     assert cli.main([*line, "--rerank", str(judge)]) == 0
@@ -71,9 +71,7 @@ def test_search_shows_the_scores_of_the_folder(judge: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(("kind", "message"), [("labels", r"\['a', 'b', 'c'\]"), ("encoder", "no task head")])
-def test_a_model_that_gives_no_score_of_a_pair_is_refused_before_the_search(
-    kind: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_model_that_gives_no_score_of_a_pair_is_refused_before_the_search(kind, message, capsys, tmp_path):
     folder = trained(tmp_path, ["a", "b", "c"] * 3) if kind == "labels" else write_words_checkpoint(tmp_path / "plain")
     with pytest.raises(ValueError, match=message):
         rerank(folder, QUERIES, HITS)
@@ -82,7 +80,7 @@ def test_a_model_that_gives_no_score_of_a_pair_is_refused_before_the_search(
     assert re.search(message, error) and "nothing.npy" not in error
 
 
-def test_hits_of_other_queries_or_of_pairs_are_refused(judge: Path) -> None:
+def test_hits_of_other_queries_or_of_pairs_are_refused(judge):
     with pytest.raises(ValueError, match="1 query and hits of 2"):
         rerank(judge, "one", HITS)
     with pytest.raises(ValueError, match="pairs"):

@@ -1,7 +1,6 @@
 """The sample files are of the kinds that minibert reads, and replace nothing."""
 
 import json
-from pathlib import Path
 
 from minibert.config import Config
 from minibert.prediction.samples import sample_files, write_samples
@@ -9,7 +8,7 @@ from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Tagging
 
 
-def test_the_files_are_read_by_the_tasks_and_no_row_is_in_two_of_them(tmp_path: Path) -> None:
+def test_the_files_are_read_by_the_tasks_and_no_row_is_in_two_of_them(tmp_path):
     assert all(write_samples(tmp_path / "new" / "samples").values())
     folder = tmp_path / "new" / "samples"
     train, dev = (Classification().read(folder / f"{part}.tsv") for part in ("train", "dev"))
@@ -22,7 +21,7 @@ def test_the_files_are_read_by_the_tasks_and_no_row_is_in_two_of_them(tmp_path: 
     assert Config(**json.loads((folder / "small.json").read_text())).num_hidden_layers == 4
 
 
-def test_files_of_a_user_stay_as_they_are_and_the_others_are_written(tmp_path: Path) -> None:
+def test_files_of_a_user_stay_as_they_are_and_the_others_are_written(tmp_path):
     (tmp_path / "train.tsv").write_text("mine")
     (tmp_path / "dev.tsv").symlink_to("nowhere")
     written = write_samples(tmp_path)

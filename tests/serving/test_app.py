@@ -35,7 +35,7 @@ async def call(server: app.Server, path: str, body: Any = None, method: str = "P
 def run(server: app.Server, work: Awaitable[Any]) -> Any:
     """Work with a server while its queues run."""
 
-    async def main() -> Any:
+    async def main():
         async with server.lifespan(server.app):
             return await asyncio.wait_for(work, 30)
 
@@ -43,7 +43,7 @@ def run(server: app.Server, work: Awaitable[Any]) -> Any:
 
 
 def ask(server: app.Server, path: str, body: Any = None, **more: Any) -> httpx.Response:
-    return run(server, call(server, path, body, **more))  # type: ignore[no-any-return]
+    return run(server, call(server, path, body, **more))
 
 
 def embed(server: app.Server, input: Any, **more: Any) -> httpx.Response:
@@ -80,7 +80,7 @@ def server(folder: Path, vectors: Vectors) -> app.Server:
 # -- vectors
 
 
-def test_vectors_are_those_of_embed_with_their_usage(server: app.Server, folder: Path) -> None:
+def test_vectors_are_those_of_embed_with_their_usage(server, folder):
     answer = embed(server, TEXTS)
     assert_close(found_in(answer), minibert.embed(TEXTS, folder, pooling="mean"))
     tokens = sum(map(len, minibert.load_tokenizer(folder).ids(TEXTS)))
@@ -88,22 +88,20 @@ def test_vectors_are_those_of_embed_with_their_usage(server: app.Server, folder:
     assert answer.json()["model"] == "words"
 
 
-def test_one_text_and_base64_and_float_are_the_same_numbers(server: app.Server) -> None:
+def test_one_text_and_base64_and_float_are_the_same_numbers(server):
     whole = np.array(found_in(embed(server, TEXTS[0])), np.float32)
     (encoded,) = found_in(embed(server, [TEXTS[0]], encoding_format="base64"))
     assert np.array_equal(np.frombuffer(base64.b64decode(encoded), "<f4"), whole[0])
 
 
-def test_token_ids_with_the_special_ones_are_the_text(server: app.Server, folder: Path) -> None:
+def test_token_ids_with_the_special_ones_are_the_text(server, folder):
     whole = minibert.load_tokenizer(folder).ids(TEXTS)
     expected = minibert.embed(TEXTS, folder, pooling="mean")
     assert_close(found_in(embed(server, whole)), expected)
     assert_close(found_in(embed(server, whole[0])), expected[:1])
 
 
-def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out(
-    server: app.Server, folder: Path
-) -> None:
+def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out(server, folder):
     whole = minibert.load_tokenizer(folder).ids(TEXTS[:2])
     cls, *bare, sep = whole[1]
     for row in (bare, [cls, *bare], [*bare, sep], [cls], [sep], [sep, *bare, cls], [100_000, 7]):
@@ -115,7 +113,7 @@ def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out
     assert (beyond.status_code, "row 0" in beyond.json()["error"]["message"]) == (422, True)
 
 
-def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
+def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors, folder):
     server = app.Server(
         Vectors("words", minibert.Embedder(folder, minibert.Recipe(pooling="mean", normalize=True), "cpu"))
     )
@@ -138,8 +136,8 @@ def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vec
     ],
 )
 def test_dimensions_that_vectors_cannot_have_are_refused_with_those_that_they_can(
-    settings: dict[str, Any], dimensions: int, message: str, folder: Path
-) -> None:
+    settings, dimensions, message, folder
+):
     embedder = minibert.Embedder(folder, minibert.Recipe(pooling="mean", **settings), "cpu")
     answer = embed(app.Server(Vectors("words", embedder)), "good", dimensions=dimensions)
     error = answer.json()["error"]
@@ -149,11 +147,9 @@ def test_dimensions_that_vectors_cannot_have_are_refused_with_those_that_they_ca
     )
 
 
-def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(folder, tmp_path, monkeypatch, capsys):
     stated = state_vectors(shutil.copytree(folder, tmp_path / "stated"))
-    served: list[app.Server] = []
+    served = []
     monkeypatch.setattr(app, "serve", lambda server, listener: served.append(server))
     for options, words in (
         ([], "pooling mean, normalized, at most 12 tokens, computed in float32 on cpu"),
@@ -168,13 +164,11 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
     assert "max_length 12" in embed(served[0], LONG, model="stated").json()["error"]["message"]
 
 
-def test_models_are_loaded_in_a_thread_that_has_ended_when_the_server_runs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loading: list[threading.Thread] = []
-    alive: list[bool] = []
+def test_models_are_loaded_in_a_thread_that_has_ended_when_the_server_runs(folder, monkeypatch):
+    loading = []
+    alive = []
 
-    def load(*arguments: Any, **settings: Any) -> Vectors:
+    def load(*arguments, **settings):
         loading.append(threading.current_thread())
         return Vectors(*arguments, **settings)
 
@@ -185,7 +179,7 @@ def test_models_are_loaded_in_a_thread_that_has_ended_when_the_server_runs(
     assert alive == [False]
 
 
-def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors, folder: Path) -> None:
+def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors, folder):
     server = app.Server(Vectors("words", vectors.embedder, truncate=True))
     answer = embed(server, ["good", LONG])
     expected = minibert.embed(["good", "good " * 18], folder, pooling="mean")
@@ -197,7 +191,7 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors,
 
 
 @pytest.mark.filterwarnings("ignore:1 of 2 texts is longer")
-def test_token_ids_are_cut_on_the_side_that_the_files_state(folder: Path, tmp_path: Path) -> None:
+def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
     left = shutil.copytree(folder, tmp_path / "left")
     (left / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left"}))
     embedder = minibert.Embedder(left, minibert.Recipe(pooling="mean"), "cpu")
@@ -216,9 +210,9 @@ def test_token_ids_are_cut_on_the_side_that_the_files_state(folder: Path, tmp_pa
 
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
 @pytest.mark.parametrize("kind", ["texts", "pairs", "windows"])
-def test_a_frozen_classifier_answers_as_in_python(kind: str, vectors: Vectors, folder: Path, tmp_path: Path) -> None:
+def test_a_frozen_classifier_answers_as_in_python(kind, vectors, folder, tmp_path):
     texts, labels = labelled()
-    settings: dict[str, Any] = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
+    settings = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
     train(texts, labels, model=str(folder), folds=0, **settings).save(tmp_path / "sentiment")
     classifier = Classifier.load(tmp_path / "sentiment")
     server, rows = app.Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
@@ -242,7 +236,7 @@ def test_a_frozen_classifier_answers_as_in_python(kind: str, vectors: Vectors, f
         ("question-answering", [["the film", "the very good film"], ["the play", "a dull play " * 30]]),
     ],
 )
-def test_a_folder_of_transformers_answers_as_predict(head: str, input: Any, vectors: Vectors, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_answers_as_predict(head, input, vectors, tmp_path):
     write_words_checkpoint(tmp_path / "theirs", head=head, max_position_embeddings=120)
     texts, pairs = zip(*input, strict=True) if isinstance(input[0], list) else (input, None)
     expected = minibert.predict(tmp_path / "theirs", texts, pairs)
@@ -252,7 +246,7 @@ def test_a_folder_of_transformers_answers_as_predict(head: str, input: Any, vect
         assert {name: found[name] for name in row} == close
 
 
-def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(vectors: Vectors, tmp_path: Path) -> None:
+def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(vectors, tmp_path):
     long = " ".join(["good film"] * 40)  # 80 tokens; the models have 20 positions
     write_words_checkpoint(tmp_path / "tag", head="token-classification")
     (expected,) = minibert.predict(tmp_path / "tag", [long])
@@ -266,7 +260,7 @@ def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(ve
     assert ask(classifier, "/classify", {"input": [long, "good"]}).json()["usage"]["truncated_texts"] == 1
 
 
-def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, vectors: Vectors, tmp_path: Path) -> None:
+def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder, vectors, tmp_path):
     with pytest.raises(ValueError, match=r"'mask'.*/fill-mask.*--model"):
         load_labels(folder, "cpu")
     with pytest.raises(ValueError, match=r"'choose'.*minibert predict"):
@@ -276,7 +270,7 @@ def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, ve
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, "row 0 is not a single text")
 
 
-def test_masked_tokens_are_those_of_fill_mask(server: app.Server, folder: Path) -> None:
+def test_masked_tokens_are_those_of_fill_mask(server, folder):
     texts = ["the [MASK] film", "a [MASK] and a [MASK]"]
     for found, text in zip(found_in(ask(server, "/fill-mask", {"input": texts}), "masks"), texts, strict=True):
         expected = fill_mask(text, str(folder), 5)
@@ -289,8 +283,8 @@ def test_masked_tokens_are_those_of_fill_mask(server: app.Server, folder: Path) 
 # -- the key, the paths, the limits
 
 
-def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[bytes] = []
+def test_the_key_is_required_everywhere_but_at_health(vectors, monkeypatch):
+    compared = []
     monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append(a) or a == b)  # in constant time
     locked = app.Server(vectors, api_key="secret")
     wrong = ("", "Bearer wrong", "Basic secret", "Bearer secret2", b"\xe9")
@@ -303,7 +297,7 @@ def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypa
     assert ask(locked, "/health", method="GET").json() == {"status": "ok"}
 
 
-def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) -> None:
+def test_a_body_that_is_no_json_is_refused_with_its_fault(server):
     body, headers = b'{"model": "words", "input": %s}', {"content-type": "application/json"}
     for half in (rb'"\ud800"', rb'["good", "\ud83d"]', rb'"\ud800 good film"', rb'"\ud800\u0041"'):
         answer = ask(server, EMBED, content=body % half, headers=headers)
@@ -321,14 +315,14 @@ MISSING = ["/embeddings", "/v1", "/v1/chat/completions"]
 
 @pytest.mark.parametrize("path", [*MISSING, f"{EMBED}/", "/classify/", "/fill-mask/", "/health/", "/metrics/"])
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_a_path_that_is_not_there_is_answered_with_those_that_are(path: str, method: str, server: app.Server) -> None:
+def test_a_path_that_is_not_there_is_answered_with_those_that_are(path, method, server):
     """A slash at the end is no redirection."""
     answer = ask(server, path, {} if method == "POST" else None, method=method)
     assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
     assert f"{EMBED}, /fill-mask" in answer.json()["error"]["message"]
 
 
-def test_other_methods_and_models_have_error_bodies_too(server: app.Server) -> None:
+def test_other_methods_and_models_have_error_bodies_too(server):
     method = ask(server, EMBED, method="GET")
     assert (method.status_code, method.headers["allow"], "error" in method.json()) == (405, "POST", True)
     assert ask(server, "/v1/models/words", method="GET").json()["id"] == "words"
@@ -352,15 +346,15 @@ LIMITS = ServerSettings(max_body=400, max_texts=3, max_tokens=16, max_queue=20)
     ],
     ids=["body", "texts", "tokens", "ids", "a row of ids", "length", "length of ids"],
 )
-def test_limits_are_held_by_row(input: Any, status: int, message: str, vectors: Vectors) -> None:
+def test_limits_are_held_by_row(input, status, message, vectors):
     answer = embed(app.Server(vectors, settings=LIMITS), input)
     assert answer.status_code == status and re.search(message, answer.json()["error"]["message"]), answer.content
 
 
-def test_a_full_queue_is_429_and_has_space_again_later(vectors: Vectors) -> None:
+def test_a_full_queue_is_429_and_has_space_again_later(vectors):
     server = app.Server(vectors, settings=LIMITS)
 
-    async def work() -> list[httpx.Response]:
+    async def work():
         answers = []
         for waiting in (10, 0):
             server.batchers[EMBED].tokens = waiting
@@ -381,12 +375,10 @@ class Poisoned(Vectors):
         return super().compute(rows)
 
 
-def test_a_failure_is_reported_without_its_message_to_its_own_client_alone(
-    vectors: Vectors, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_reported_without_its_message_to_its_own_client_alone(vectors, folder, capsys):
     server = app.Server(Poisoned("words", vectors.embedder))
 
-    async def work() -> Any:
+    async def work():
         bodies = [{"model": "words", "input": text} for text in ("good", "good good good", "bad", "film")]
         return await asyncio.gather(*(call(server, EMBED, body) for body in bodies))
 

@@ -24,7 +24,7 @@ class Computer:
     """Doubles numbers, remembers the batches, and fails for some numbers."""
 
     def __init__(self, fails: Iterable[int] = ()) -> None:
-        self.batches: list[list[Item]] = []
+        self.batches = []
         self.fails = set(fails)
 
     def __call__(self, items: list[Item]) -> list[int]:
@@ -41,7 +41,7 @@ def run(
 ) -> Any:
     """Work with a batcher that runs."""
 
-    async def main() -> Any:
+    async def main():
         with ThreadPoolExecutor(1) as executor:
             batcher = Batcher(compute, executor, batch_tokens=BUDGET, queue_tokens=100_000, wait=wait)
             running = asyncio.create_task(batcher.run())
@@ -63,13 +63,11 @@ async def submitted(batcher: Batcher, items: Sequence[Item], turns: int = 0) -> 
 
 @given(REQUESTS, st.sets(st.integers(0, 60), max_size=4), st.sets(st.integers(0, 11), max_size=4))
 @settings(max_examples=120, deadline=None)
-def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
-    requests: list[tuple[int, list[int]]], wrong: set[int], leaving: set[int]
-) -> None:
+def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(requests, wrong, leaving):
     number, compute = iter(range(1000)), Computer(wrong)
     everything = [(turns, [(next(number), tokens) for tokens in sizes]) for turns, sizes in requests]
 
-    async def work(batcher: Batcher) -> list[Any]:
+    async def work(batcher):
         tasks = [asyncio.ensure_future(submitted(batcher, items, turns)) for turns, items in everything]
         if leaving:
             await asyncio.sleep(0.0005)
@@ -91,15 +89,15 @@ def test_each_client_gets_its_own_results_in_order_whoever_fails_or_disconnects(
         assert len(batch) == 1 or sum(tokens for _, tokens in batch) <= BUDGET
 
 
-def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_but_for_the_cancelled() -> None:
+def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_but_for_the_cancelled():
     begun, go, compute = threading.Event(), threading.Event(), Computer()
 
-    def held(items: list[Item]) -> list[int]:
+    def held(items):
         begun.set()
         assert go.wait(20)
         return compute(items)
 
-    async def work(batcher: Batcher) -> None:
+    async def work(batcher):
         first = batcher.submit([(0, 1)], [1])
         await asyncio.to_thread(begun.wait)
         others = [batcher.submit([(number, 2)], [2]) for number in range(1, 17)]
@@ -111,10 +109,10 @@ def test_requests_that_arrive_while_a_batch_is_computed_are_computed_together_bu
     assert [[number for number, _ in batch] for batch in compute.batches] == [[0], list(range(1, 16))]
 
 
-def test_as_many_as_last_time_are_awaited_but_not_forever() -> None:
+def test_as_many_as_last_time_are_awaited_but_not_forever():
     compute = Computer()
 
-    async def work(batcher: Batcher) -> None:
+    async def work(batcher):
         batcher.together = 3
         await asyncio.gather(*(submitted(batcher, [(number, 2)], turns=3 * number) for number in range(3)))
         for number in (9, 10):  # two more never come
@@ -124,8 +122,8 @@ def test_as_many_as_last_time_are_awaited_but_not_forever() -> None:
     assert [len(batch) for batch in compute.batches] == [3, 1, 1]
 
 
-def test_a_client_alone_never_waits_for_others() -> None:
-    async def work(batcher: Batcher) -> None:
+def test_a_client_alone_never_waits_for_others():
+    async def work(batcher):
         for number in range(5):
             await asyncio.wait_for(submitted(batcher, [(number, 2)]), 10)
 
@@ -133,8 +131,8 @@ def test_a_client_alone_never_waits_for_others() -> None:
 
 
 @pytest.mark.parametrize("shorts", [1, 4])
-def test_a_long_request_and_short_ones_take_turns(shorts: int) -> None:
-    async def main() -> list[list[int]]:
+def test_a_long_request_and_short_ones_take_turns(shorts):
+    async def main():
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100_000)
         batcher.submit(range(1000), [8] * 1000)
         batches = []
@@ -150,8 +148,8 @@ def test_a_long_request_and_short_ones_take_turns(shorts: int) -> None:
         assert [max(batch) for batch in batches] == [1000 + turn for turn in range(50)], "nor are short ones held up"
 
 
-def test_a_full_queue_refuses_until_it_has_space() -> None:
-    async def main() -> None:
+def test_a_full_queue_refuses_until_it_has_space():
+    async def main():
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100)
         batcher.submit([(1, 60)], [60])
         second = batcher.submit([(2, 40)], [40])

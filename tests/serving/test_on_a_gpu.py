@@ -38,10 +38,10 @@ def answers(folders: list[Path], device: str, path: str, ready: Callable[[], Non
     vectors = Vectors("words", minibert.Embedder(mask, minibert.Recipe(pooling="mean"), device))
     assert vectors.embedder.engine.device.type == device
     server = Server(vectors, load_labels(classifier, device), Masks("words", mask, device))
-    batches: list[int] = []
+    batches = []
     named, ending = ({"model": "words"}, "") if "embed" in path else ({}, " [MASK]" * ("mask" in path))
 
-    async def main() -> list[Any]:
+    async def main():
         transport = httpx.ASGITransport(server.app)
         async with server.lifespan(server.app), httpx.AsyncClient(transport=transport, base_url="http://t") as client:
             server.batchers[path].computed = lambda texts, tokens: batches.append(texts)
@@ -53,7 +53,7 @@ def answers(folders: list[Path], device: str, path: str, ready: Callable[[], Non
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/fill-mask"])
-def test_answers_are_those_of_the_cpu_and_a_batch_waits_once(path: str, folders: list[Path]) -> None:
+def test_answers_are_those_of_the_cpu_and_a_batch_waits_once(path, folders):
     expected, _ = answers(folders, "cpu", path, lambda: None)
     with emulated_device() as gpu:
         found, batches = answers(folders, "gpu", path, gpu.reset)

@@ -94,7 +94,7 @@ def expected(server: Served) -> Any:
 # -- real clients
 
 
-def test_openais_client_gets_the_vectors_of_embed(server: Served, expected: Any) -> None:
+def test_openais_client_gets_the_vectors_of_embed(server, expected):
     with server.client() as client:
         reply = client.embeddings.create(model="words", input=TEXTS)  # encoded as base64
         assert [one.id for one in client.models.list()] == ["words", "sentiment"]
@@ -102,7 +102,7 @@ def test_openais_client_gets_the_vectors_of_embed(server: Served, expected: Any)
     np.testing.assert_allclose([row.embedding for row in reply.data], expected, atol=1e-5)
 
 
-def test_openais_client_understands_the_errors(server: Served, locked: Served) -> None:
+def test_openais_client_understands_the_errors(server, locked):
     import openai
 
     with server.client() as client, locked.client("wrong") as stranger:
@@ -138,7 +138,7 @@ def offering(body: bytes, more: str = "") -> bytes:
     return head.encode() + body
 
 
-def test_a_client_that_offers_http_2_is_answered_in_http_1_with_its_body(server: Served, expected: Any) -> None:
+def test_a_client_that_offers_http_2_is_answered_in_http_1_with_its_body(server, expected):
     """Several requests in one packet too; and a websocket, which nobody serves."""
     whole = [offering(of(json.dumps(text))) for text in TEXTS[:3]]
     whole.append(whole[0].replace(b"Upgrade: h2c", b"upgrade: websocket"))
@@ -148,10 +148,10 @@ def test_a_client_that_offers_http_2_is_answered_in_http_1_with_its_body(server:
     np.testing.assert_allclose(found, expected[[0, 1, 2, 0] * 2], atol=1e-5)
 
 
-def test_an_offer_that_arrives_in_pieces_is_read_too(server: Served) -> None:
+def test_an_offer_that_arrives_in_pieces_is_read_too(server):
     sent = offering(of('"good"'))
 
-    async def in_pieces(size: int) -> int:
+    async def in_pieces(size):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(sent), size):
@@ -173,15 +173,13 @@ def test_an_offer_that_arrives_in_pieces_is_read_too(server: Served) -> None:
         ("/health", "", 405),
     ],
 )
-def test_a_refusal_reaches_a_client_that_sends_all_before_it_reads(
-    path: str, more: str, status: int, server: Served
-) -> None:
+def test_a_refusal_reaches_a_client_that_sends_all_before_it_reads(path, more, status, server):
     """The connection is closed after the answer, and not before all is read: else it would be reset."""
     sent = post(of('"' + "a" * (20 << 20) + '"'), path=path, more=f"connection: close\r\n{more}")
     assert [one for one, _ in sent_first(server.port, sent)] == [status]
 
 
-def test_who_has_no_key_is_told_so_at_once_or_after_the_body(locked: Served) -> None:
+def test_who_has_no_key_is_told_so_at_once_or_after_the_body(locked):
     body = of('"' + "a" * (20 << 20) + '"')
     waits = post(body, more=f"expect: 100-continue\r\n{LOCKED.replace(KEY, 'wrong')}")[: -len(body)]
     assert asyncio.run(exchange(locked.port, waits)) == 401
@@ -274,18 +272,18 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
 }
 
 
-def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Served, expected: Any) -> None:
+def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server, expected):
     """Good clients get the right vectors before, meanwhile and after; some bad ones disconnect half-way."""
     requests = [post(of(json.dumps(text))) for text in TEXTS]
-    wrong: list[Any] = []
+    wrong = []
     answered = asyncio.Barrier(5)  # the good ones have their first answers, and the bad ones begin
 
-    async def bad() -> dict[str, int]:
+    async def bad():
         await answered.wait()
         await asyncio.gather(*(exchange(server.port, sent[: len(sent) // 2], True) for _, sent in BAD.values()))
         return {name: await exchange(server.port, sent) for name, (_, sent) in BAD.items()}
 
-    async def good(number: int, others: asyncio.Task[Any]) -> None:
+    async def good(number, others):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for sent in itertools.count():
             last = others.done()  # one more answer, after all the bad ones
@@ -301,7 +299,7 @@ def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Serve
                 break
         writer.close()
 
-    async def together() -> dict[str, int]:
+    async def together():
         others = asyncio.create_task(bad())
         await asyncio.gather(*(good(number, others) for number in range(4)))
         return await others
@@ -310,7 +308,7 @@ def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Serve
     assert not wrong
 
 
-def test_no_text_is_ever_logged(server: Served, locked: Served) -> None:
+def test_no_text_is_ever_logged(server, locked):
     """After all that the other tests have sent."""
     secret = "averysecretword"
     for body in (of(f'"{secret}"'), of(f'["{secret}", 1]'), of(f'"{secret} {"good " * 60}"'), of(f'"{secret}')):
@@ -320,15 +318,15 @@ def test_no_text_is_ever_logged(server: Served, locked: Served) -> None:
     assert "Traceback" not in server.log.read_text() + locked.log.read_text()
 
 
-def test_clients_that_disconnect_are_dropped_from_the_queue(server: Served) -> None:
+def test_clients_that_disconnect_are_dropped_from_the_queue(server):
     """Each requests 2,048 vectors, and all disconnect as soon as some of them wait."""
     many = post(of(json.dumps(["good film " * 8] * 2048)))
 
-    def number(name: str) -> float:
+    def number(name):
         page = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
         return float(re.findall(rf"(?m)^minibert_{name} (.+)$", page)[0])
 
-    async def come_and_go() -> None:
+    async def come_and_go():
         pairs = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
         for _, writer in pairs:
             writer.write(many)
@@ -358,7 +356,7 @@ def test_clients_that_disconnect_are_dropped_from_the_queue(server: Served) -> N
     ],
     ids=["body", "texts", "tokens", "none", "seconds for the body"],
 )
-def test_the_limits_are_those_of_the_command_line(sent: bytes, status: int, locked: Served) -> None:
+def test_the_limits_are_those_of_the_command_line(sent, status, locked):
     assert asyncio.run(exchange(locked.port, sent)) == status
 
 
@@ -380,7 +378,7 @@ def test_the_limits_are_those_of_the_command_line(sent: bytes, status: int, lock
         ("--model nowhere/at/all", "nowhere/at/all"),
     ],
 )
-def test_a_wrong_request_to_serve_is_one_clear_error(options: str, message: str, server: Served, run: Any) -> None:
+def test_a_wrong_request_to_serve_is_one_clear_error(options, message, server, run):
     values = vars(server)
     error = run("serve", "--model", server.folder, "--port", 0, *options.format(**values).split(), status=2).strip()
     assert message.format(**values) in error
@@ -388,16 +386,16 @@ def test_a_wrong_request_to_serve_is_one_clear_error(options: str, message: str,
 
 
 @pytest.mark.parametrize("key", ["", "  ", "a\tb", " a", "clé"])
-def test_a_key_that_no_request_could_have_is_refused(key: str, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+def test_a_key_that_no_request_could_have_is_refused(key, monkeypatch, run):
     monkeypatch.setenv("MINIBERT_API_KEY", key)
     assert "MINIBERT_API_KEY" in run("serve", "--port", 0, status=2)
 
 
-def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:
+def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked):
     """The last test of this server, which it ends."""
     request = post(of(json.dumps(["good film"] * 40)), more=LOCKED)
 
-    async def in_flight() -> list[tuple[int, bytes]]:
+    async def in_flight():
         pairs = [await asyncio.open_connection("127.0.0.1", locked.port) for _ in range(9)]  # the last stays idle
         for _, writer in pairs[:8]:
             writer.write(request[:-1])

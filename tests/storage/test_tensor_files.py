@@ -45,7 +45,7 @@ def changed(name: str = "b", **row: Any) -> dict[str, Any]:
     return HEADER | {name: HEADER[name] | row}
 
 
-def test_tensors_that_are_written_are_listed_and_read_back(tmp_path: Path) -> None:
+def test_tensors_that_are_written_are_listed_and_read_back(tmp_path):
     write_tensors(tmp_path / WEIGHTS_FILE, TENSORS)
     listed = list_tensors(tmp_path)
     shapes = {name: (stored.dtype, stored.shape) for name, stored in listed.items()}
@@ -58,7 +58,7 @@ def test_tensors_that_are_written_are_listed_and_read_back(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("length", [60, 0x0280, 0x0480, 0x3C + 256])
-def test_a_header_whose_length_looks_like_a_magic_number_is_read(length: int, tmp_path: Path) -> None:
+def test_a_header_whose_length_looks_like_a_magic_number_is_read(length, tmp_path):
     """640 in little-endian begins as a pickle does, and 60 is the character "<" of a web page."""
     row = {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
     raw = json.dumps(row).encode().ljust(length)
@@ -111,7 +111,7 @@ LYING: list[Any] = [
         packed(HEADER, DATA + b"x"),
     ],
 )
-def test_anything_but_an_intact_file_is_refused_with_its_path_and_size(content: bytes, tmp_path: Path) -> None:
+def test_anything_but_an_intact_file_is_refused_with_its_path_and_size(content, tmp_path):
     path = tmp_path / WEIGHTS_FILE
     path.write_bytes(content)
     with pytest.raises(ValueError) as error:
@@ -123,14 +123,14 @@ def test_anything_but_an_intact_file_is_refused_with_its_path_and_size(content: 
     assert "download" in message or "convert it to safetensors" in message
 
 
-def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_opened(tmp_path):
     (tmp_path / WEIGHTS_FILE).mkdir()
     with pytest.raises(ValueError, match="folder"):
         list_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("I64", [2]), ("U8", [16]), ("BOOL", [16]), ("F8_E4M3", [16])])
-def test_a_weight_that_is_not_a_float_of_torch_is_refused_by_name(dtype: str, shape: list[int], tmp_path: Path) -> None:
+def test_a_weight_that_is_not_a_float_of_torch_is_refused_by_name(dtype, shape, tmp_path):
     """Its bits would be taken as integers: -1163378688.0 for a weight of -0.00128."""
     (tmp_path / WEIGHTS_FILE).write_bytes(packed(changed(dtype=dtype, shape=shape)))
     stored = list_tensors(tmp_path)  # the file may contain it: positions that are not loaded are integers
@@ -149,7 +149,7 @@ def write_shards(folder: Path, where: Any = None) -> None:
     (folder / INDEX_FILE).write_text(json.dumps(content))
 
 
-def test_shards_hold_the_same_tensors_as_one_file_which_comes_first(tmp_path: Path) -> None:
+def test_shards_hold_the_same_tensors_as_one_file_which_comes_first(tmp_path):
     write_shards(tmp_path)
     assert_equal(read_all(tmp_path), TENSORS)
     before = sha256_of(tensor.file for tensor in list_tensors(tmp_path).values())
@@ -175,7 +175,7 @@ def test_shards_hold_the_same_tensors_as_one_file_which_comes_first(tmp_path: Pa
         *((value, "checkpoint/model") for value in (5, ["a"], {"a": 5}, {"a": "x", "b": 5}, {"a": []})),
     ],
 )
-def test_shards_that_do_not_match_their_index_are_refused(where: Any, message: str, tmp_path: Path) -> None:
+def test_shards_that_do_not_match_their_index_are_refused(where, message, tmp_path):
     (tmp_path / "checkpoint").mkdir()
     save_file({"a": TENSORS["a"]}, tmp_path / "outside.safetensors")
     write_shards(tmp_path / "checkpoint", where)
@@ -184,7 +184,7 @@ def test_shards_that_do_not_match_their_index_are_refused(where: Any, message: s
 
 
 @pytest.mark.parametrize("name", PICKLES)
-def test_a_folder_with_only_a_pickle_says_how_to_convert_it(name: str, tmp_path: Path) -> None:
+def test_a_folder_with_only_a_pickle_says_how_to_convert_it(name, tmp_path):
     (tmp_path / "config.json").touch()
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors.*config\.json"):
         list_tensors(tmp_path)

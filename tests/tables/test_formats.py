@@ -65,7 +65,7 @@ READ: list[tuple[str, str, tuple[str, ...], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "names", "rows"), READ)
-def test_rows_are_read_without_a_warning(tmp_path: Path, name: str, content: str, names: Any, rows: list[Any]) -> None:
+def test_rows_are_read_without_a_warning(tmp_path, name, content, names, rows):
     assert read(tmp_path / name, content.encode(), *names) == (rows, [])
 
 
@@ -93,9 +93,7 @@ REFUSED: list[tuple[str, bytes, tuple[str, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "names", "settings", "message"), REFUSED)
-def test_what_is_wrong_is_an_error_with_its_place_and_the_way_out(
-    tmp_path: Path, name: str, content: bytes, names: Any, settings: Any, message: str
-) -> None:
+def test_what_is_wrong_is_an_error_with_its_place_and_the_way_out(tmp_path, name, content, names, settings, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path / name, content, *names, **settings)
 
@@ -110,9 +108,7 @@ def test_what_is_wrong_is_an_error_with_its_place_and_the_way_out(
     [(("text", "label"), ()), (NAMES, NAMES), ((), ()), ((), ("1", "2"))],
     ids=["usual names", "names with blanks and umlauts", "no names", "numbers"],
 )
-def test_the_delimiter_is_found_and_named(
-    tmp_path: Path, name: str, delimiter: str, shown: str, header: Any, names: Any
-) -> None:
+def test_the_delimiter_is_found_and_named(tmp_path, name, delimiter, shown, header, names):
     rows, said = read(tmp_path / name, table(delimiter, header), *names)
     assert rows == ROWS
     assert len(said) == bool(shown)
@@ -121,7 +117,7 @@ def test_the_delimiter_is_found_and_named(
     assert read(tmp_path / name, table(delimiter, header), *names, delimiter=delimiter) == (ROWS, [])
 
 
-def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path: Path) -> None:
+def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path):
     assert read(tmp_path / "x.tsv", table(","))[0] == ROWS
 
 
@@ -135,14 +131,14 @@ def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path: Path) ->
         ("Gut; danke; sehr\nSchlecht\n", "1"),
     ],
 )
-def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str | None) -> None:
+def test_one_column_needs_no_delimiter(tmp_path, content, column):
     (tmp_path / "x.csv").write_text(content)
     with Table(tmp_path / "x.csv", [Column("text", column)]) as file:
         texts = [text for (text,) in file.rows()]
     assert texts == [row[0] for row in csv.reader(io.StringIO(content))][column != "1" :]
 
 
-def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
+def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path):
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
     with (
         pytest.raises(ValueError, match="delimiter=','"),
@@ -154,7 +150,7 @@ def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is
             assert list(file) == texts
 
 
-def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp_path: Path) -> None:
+def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp_path):
     """`embed` of Bewertung;Note made vectors of whole lines, the number included."""
     (tmp_path / "x.csv").write_text("Bewertung;Note\nGut;1\nSchlecht;5\n")
     with (
@@ -170,13 +166,13 @@ def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp
 
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-8-sig"])
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
-def test_a_table_of_excel_is_read_in_its_encoding(tmp_path: Path, name: str, encoding: str) -> None:
+def test_a_table_of_excel_is_read_in_its_encoding(tmp_path, name, encoding):
     content = table(";", NAMES, encoding)
     assert read(tmp_path / name, content, *NAMES, encoding=encoding, delimiter=";") == (ROWS, [])
 
 
 @pytest.mark.parametrize("format", ["txt", "jsonl", "json"])
-def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
+def test_every_format_has_an_encoding(tmp_path, format):
     text = {"txt": "schön\n", "jsonl": '{"text": "schön"}\n', "json": '["schön"]'}[format]
     (tmp_path / "x").write_bytes(text.encode("cp1252"))
     with Table(tmp_path / "x", [Column("text")], FileSettings(format=format, encoding="cp1252")) as file:
@@ -195,7 +191,7 @@ def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
         ("x.jsonl", b'{"text": "a", "label": 1}\n\n{"text": NaN, "label": 0}\n'),
     ],
 )
-def test_an_empty_cell_is_a_missing_text_as_null_and_nan_are(tmp_path: Path, name: str, content: bytes) -> None:
+def test_an_empty_cell_is_a_missing_text_as_null_and_nan_are(tmp_path, name, content):
     with pytest.raises(ValueError, match=rf"{name}, line 3\b.*'text'.*missing='empty'"):
         read(tmp_path / name, content)
     with TextFile(tmp_path / name, missing="empty") as file:
@@ -211,7 +207,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize("name", GAPS)
-def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path: Path, name: str) -> None:
+def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path, name):
     rows, said = read(tmp_path / name, GAPS[name], missing="drop")
     assert rows == [("a", "1"), ("c", "0")]
     assert len(said) == 1 and "2 of 4 rows" in said[0]
@@ -223,14 +219,14 @@ def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path: Path,
 
 @pytest.mark.parametrize("column", [3, "3"])
 @pytest.mark.parametrize("first", ["Nr,Note,Texte", "id,,text of the review"])
-def test_a_header_that_is_read_as_a_text_is_a_warning(tmp_path: Path, first: str, column: Any) -> None:
+def test_a_header_that_is_read_as_a_text_is_a_warning(tmp_path, first, column):
     (tmp_path / "x.csv").write_text(f'{first}\n1,"3,5",a\n2,4,b\n')
     with TextFile(tmp_path / "x.csv", column) as file, pytest.warns(UserWarning, match=r"x\.csv"):
         assert list(file) == [first.split(",")[2], "a", "b"]
 
 
 @pytest.mark.parametrize("content", ["1,a\n2,b\n3,c\n", "x,a\n2,b\ny,c\n", "x,a\n2,b\n", ",a\n2,b\n3,c\n"])
-def test_a_first_row_as_the_others_is_no_warning(tmp_path: Path, content: str) -> None:
+def test_a_first_row_as_the_others_is_no_warning(tmp_path, content):
     (tmp_path / "x.csv").write_text(content)
     with TextFile(tmp_path / "x.csv", 2) as file:
         assert next(iter(file)) == "a"
@@ -240,7 +236,7 @@ def test_a_first_row_as_the_others_is_no_warning(tmp_path: Path, content: str) -
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet"])
-def test_a_name_with_points_is_that_of_an_object_in_an_object(tmp_path: Path, name: str) -> None:
+def test_a_name_with_points_is_that_of_an_object_in_an_object(tmp_path, name):
     rows = [{"id": n, "review": {"body": {"text": text}, "by": "x"}, "mark": {"n": n}} for n, text in enumerate("ab")]
     if name == "x.parquet":
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -260,14 +256,14 @@ def test_a_name_with_points_is_that_of_an_object_in_an_object(tmp_path: Path, na
 @pytest.mark.parametrize("delimiter", [";", ",", "\t", "|"])
 @pytest.mark.parametrize("line", ["sep={}", '"sep={}"', "SEP={}"])
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
-def test_the_first_line_of_excel_states_the_delimiter(tmp_path: Path, name: str, line: str, delimiter: str) -> None:
+def test_the_first_line_of_excel_states_the_delimiter(tmp_path, name, line, delimiter):
     content = f"\ufeff{line.format(delimiter)}\r\n".encode() + table(delimiter, ("text", "label"))
     assert read(tmp_path / name, content) == (ROWS, [])
     with pytest.raises(ValueError, match=r"line 2\b.*'body'"):
         read(tmp_path / name, content, "body", "label")
 
 
-def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_them(tmp_path: Path) -> None:
+def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_them(tmp_path):
     content = b'text\tlabel\nplain\t1\n"so ""he"" said"\t0\n"a ""b"""\t0\n'
     rows, said = read(tmp_path / "x.tsv", content)
     assert rows[1:] == [('"so ""he"" said"', "0"), ('"a ""b"""', "0")]
@@ -278,9 +274,7 @@ def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_
 
 
 @pytest.mark.parametrize("cell", ['"a\nb"', '"a\tb"'])
-def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_read_it(
-    tmp_path: Path, cell: str
-) -> None:
+def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_read_it(tmp_path, cell):
     content = f"text\tlabel\n{cell}\t1\n".encode()
     with pytest.raises(ValueError, match=r"line 2\b.* 2 .*format='csv' delimiter='tab'"):
         read(tmp_path / "x.tsv", content)
@@ -288,7 +282,7 @@ def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_re
     assert (rows, said) == ([(cell.strip('"'), "1")], [])
 
 
-def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it(tmp_path: Path) -> None:
+def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it(tmp_path):
     content = b'"text"\t"label"\n"a"\t"1"\n'
     (tmp_path / "x.tsv").write_bytes(content)
     with (
@@ -314,7 +308,7 @@ def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it
         ({"missing": "skip"}, r"missing is 'skip'.*error, empty, drop"),
     ],
 )
-def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
+def test_settings_are_checked_at_once(settings, message):
     for make in (FileSettings, Classification):
         with pytest.raises(ValueError, match=message):
             make(**settings)
@@ -327,6 +321,6 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
         ("x.parquet", {"delimiter": ";"}, r"parquet.*delimiter"),
     ],
 )
-def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:
+def test_a_setting_that_a_format_does_not_have_is_refused(name, settings, message):
     with pytest.raises(ValueError, match=message):
         FileSettings(**settings).format_of(name)

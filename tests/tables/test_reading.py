@@ -64,11 +64,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 @pytest.mark.parametrize("ending", ["", *COMPRESS])
-def test_every_kind_of_file_gives_its_texts(folder: Path, name: str, content: bytes, ending: str) -> None:
+def test_every_kind_of_file_gives_its_texts(folder, name, content, ending):
     assert read(folder, name + ending, COMPRESS.get(ending, bytes)(content)) == [FILM, DULL]
 
 
-def test_gzip_under_another_name_is_seen_in_the_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_under_another_name_is_seen_in_the_content(folder, monkeypatch):
     content = gzip.compress(b"text,n\na fine film,1\na dull film,2\n")
     assert read(folder, "x.csv", content) == [FILM, DULL]
     with (folder / "x.csv").open("rb") as stream:
@@ -109,20 +109,18 @@ def test_gzip_under_another_name_is_seen_in_the_content(folder: Path, monkeypatc
         ("x.jsonl", b'{"text": "a", "label": 1}\n{"label": " no ", "text": "b"}', BOTH, None, [("a", 1), ("b", "no")]),
     ],
 )
-def test_columns_and_formats_are_those_requested(
-    folder: Path, name: str, content: bytes, column: Any, format: str | None, texts: list[Any]
-) -> None:
+def test_columns_and_formats_are_those_requested(folder, name, content, column, format, texts):
     assert read(folder, name, content, column, format=format) == texts
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.tsv", "x.csv", "x.jsonl", "x.csv.gz"])
-def test_a_file_without_texts_has_none(folder: Path, name: str) -> None:
+def test_a_file_without_texts_has_none(folder, name):
     for other, content in ((name, b""), ("y.csv", b"text,label\n"), ("y.json", b" [ ]\n")):
         assert read(folder, other, gzip.compress(content) if other.endswith(".gz") else content) == []
 
 
 @pytest.mark.parametrize("format", ["txt", "jsonl"])
-def test_standard_input_is_read(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read(format, monkeypatch):
     content = b"caf\xc3\xa9" if format == "txt" else b'{"text": "caf\xc3\xa9"}'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
     with TextFile("-", format=format) as file:
@@ -137,7 +135,7 @@ class OneLine(io.BytesIO):
         return super().readline(size)
 
 
-def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(monkeypatch):
     for line in (FILM, "text", "Text, label", "answer,", "well,said", "a question,an answer", "score: 3,5"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(OneLine(f"{line}\na dull film\n".encode())))
         assert next(iter(TextFile("-"))) == line
@@ -158,8 +156,8 @@ def test_the_first_line_of_standard_input_is_there_before_the_second_is_read(mon
     ],
 )
 def test_standard_input_that_is_a_table_is_refused_with_its_format_and_any_other_line_is_a_text(
-    line: bytes, cells: Any, format: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    line, cells, format, monkeypatch
+):
     for stated in (None, "txt"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
         with TextFile("-", format=stated) as file:
@@ -171,7 +169,7 @@ def test_standard_input_that_is_a_table_is_refused_with_its_format_and_any_other
                     next(iter(file))
 
 
-def test_the_position_goes_from_0_to_the_size_of_the_file_and_no_more_is_read_than_needed(folder: Path) -> None:
+def test_the_position_goes_from_0_to_the_size_of_the_file_and_no_more_is_read_than_needed(folder):
     random = gzip.compress(b"text\n" + os.urandom(50_000).hex().encode())
     for name, content in (("x.txt", b"text\n" * 9000), ("x.csv.gz", random), ("x.tsv", b"text\nfilm\n" * 9000)):
         (folder / name).write_bytes(content)
@@ -184,7 +182,7 @@ def test_the_position_goes_from_0_to_the_size_of_the_file_and_no_more_is_read_th
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT)))
-def test_what_the_csv_module_writes_is_read_back(folder: Path, rows: list[tuple[str, str]]) -> None:
+def test_what_the_csv_module_writes_is_read_back(folder, rows):
     table = io.StringIO(newline="")
     csv.writer(table).writerows([("n", "text"), ("1", "first"), *rows])
     assert read(folder, "x.csv", table.getvalue().encode(), missing="empty") == ["first", *(text for _, text in rows)]
@@ -192,7 +190,7 @@ def test_what_the_csv_module_writes_is_read_back(folder: Path, rows: list[tuple[
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1), st.booleans())
-def test_what_the_json_module_writes_is_read_back(folder: Path, texts: list[str], ascii: bool) -> None:
+def test_what_the_json_module_writes_is_read_back(folder, texts, ascii):
     records = [{"n": n, "text": text} for n, text in enumerate(texts)]
     lines = [json.dumps(record, ensure_ascii=ascii) + "\n" for record in records]
     assert read(folder, "x.jsonl.gz", gzip.compress("".join(lines).encode(), 1)) == texts
@@ -202,7 +200,7 @@ def test_what_the_json_module_writes_is_read_back(folder: Path, texts: list[str]
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r")), min_size=1))
-def test_lines_and_tab_separated_texts_are_read_back(folder: Path, texts: list[str]) -> None:
+def test_lines_and_tab_separated_texts_are_read_back(folder, texts):
     texts = [text.removeprefix("\ufeff") for text in texts]
     assert read(folder, "x.txt", "".join(text + "\n" for text in texts).encode()) == texts
     texts = [text.replace("\t", " ").replace("\0", " ") for text in texts]
@@ -210,7 +208,7 @@ def test_lines_and_tab_separated_texts_are_read_back(folder: Path, texts: list[s
     assert read(folder, "x.tsv", table.encode(), missing="empty") == texts
 
 
-def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
+def test_a_parquet_file_gives_the_requested_columns(folder):
     parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     texts, labels = [f"text {row}" for row in range(3000)], [row % 3 for row in range(3000)]
     parquet.write_table(pyarrow.table({"text": texts, "label": labels, "n": texts}), folder / "x.parquet")
@@ -231,7 +229,7 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
             read(folder, "x.parquet", held, column)
 
 
-def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_way_to_install_it_is_shown(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"x\.parquet .*pyarrow.*pip install"):
         read(folder, "x.parquet", b"PAR1")
@@ -315,15 +313,13 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.txt", b"a\n", ("1", "2"), r"one text per line.*'1'"),
     ],
 )
-def test_an_error_names_the_file_and_the_line(
-    folder: Path, name: str, content: bytes, column: Any, message: str
-) -> None:
+def test_an_error_names_the_file_and_the_line(folder, name, content, column, message):
     with pytest.raises(ValueError, match=message) as error:
         read(folder, name, content, column)
     assert name in str(error.value)
 
 
-def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:
+def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "x.txt")
     for path in (tmp_path / "x.txt", Path("/dev/null")):
         with pytest.raises(ValueError, match=r"(pipe|device)\b.* -$"):
@@ -344,9 +340,7 @@ def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_pat
         ("x.json", b'["a", "' + b"b" * 5000 + b'"]', r"0\.001 MB"),
     ],
 )
-def test_a_row_that_is_too_long_is_refused_with_its_place(
-    folder: Path, name: str, content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_too_long_is_refused_with_its_place(folder, name, content, message, monkeypatch):
     assert len(read(folder, name, content)[-1]) >= 2000  # nothing else is wrong
     monkeypatch.setattr(formats, "ROW_LIMIT", 1000)
     monkeypatch.setattr(formats, "WHOLE_LIMIT", 1000)
@@ -358,9 +352,7 @@ def test_a_row_that_is_too_long_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("name", "row"), [("x.txt", b"a" * 999), ("x.csv", b"a,a"), ("x.jsonl", b'{"text": "a"}'), ("x.json", b"0,")]
 )
-def test_a_small_file_that_holds_a_lot_is_refused_in_little_memory(
-    folder: Path, name: str, row: bytes, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_that_holds_a_lot_is_refused_in_little_memory(folder, name, row, ending, monkeypatch):
     monkeypatch.setattr(formats, "ROW_LIMIT", 20_000)
     content = COMPRESS[ending]((row + b"\n") * (600_000 // len(row)))
     tracemalloc.start()
@@ -376,7 +368,7 @@ def test_a_small_file_that_holds_a_lot_is_refused_in_little_memory(
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.jsonl", "x.txt.gz"])
 @pytest.mark.parametrize("change", ["longer", "shorter", "other"])
-def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str, change: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(folder, name, change):
     line = b'{"text": "a"}\n' if name == "x.jsonl" else b"text\n"
     content = line * 9000
     content = gzip.compress(content) if name.endswith(".gz") else content
@@ -394,7 +386,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str
                     other.write(b"" if change == "shorter" else line)
 
 
-def test_a_file_may_be_replaced_by_a_new_one_while_it_is_read(folder: Path) -> None:
+def test_a_file_may_be_replaced_by_a_new_one_while_it_is_read(folder):
     (folder / "x.txt").write_bytes(b"a\n" * 9000)
     with TextFile(folder / "x.txt") as file:
         texts = iter(file)
@@ -404,7 +396,7 @@ def test_a_file_may_be_replaced_by_a_new_one_while_it_is_read(folder: Path) -> N
         assert list(texts) == ["a"] * 8999
 
 
-def test_the_names_of_columns_are_prepared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_of_columns_are_prepared_once(folder, monkeypatch):
     calls = list[str]()
     monkeypatch.setattr(columns, "as_written", lambda name: calls.append(name) or name)
     names = [f"c{n}" for n in range(200)]

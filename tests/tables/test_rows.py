@@ -43,7 +43,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("column", "how"), KINDS.values(), ids=KINDS)
-def test_every_type_of_column_is_read_as_arrow_reads_it(column: Any, how: Any, tmp_path: Path) -> None:
+def test_every_type_of_column_is_read_as_arrow_reads_it(column, how, tmp_path):
     table = pa.table({"text": ["x", "y", "z"], "column": column})
     parquet.write_table(table, tmp_path / "x.parquet", **how)
     assert rows_of(tmp_path / "x.parquet") == table.to_pylist()
@@ -59,9 +59,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("column", "how"), BOMBS.values(), ids=BOMBS)
-def test_a_small_file_that_holds_a_lot_is_refused(
-    column: Any, how: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_that_holds_a_lot_is_refused(column, how, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "ROW_LIMIT", 20_000)
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"text": column}), path, compression="zstd", **how)
@@ -70,7 +68,7 @@ def test_a_small_file_that_holds_a_lot_is_refused(
         rows_of(path)
 
 
-def test_a_row_that_is_too_long_is_refused_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_long_is_refused_with_its_place(tmp_path, monkeypatch):
     texts = [*noise(5, 2000), *noise(1, 30_000)]
     parquet.write_table(pa.table({"text": texts}), tmp_path / "x.parquet")
     assert [row["text"] for row in rows_of(tmp_path / "x.parquet")] == texts
@@ -79,14 +77,14 @@ def test_a_row_that_is_too_long_is_refused_with_its_place(tmp_path: Path, monkey
         rows_of(tmp_path / "x.parquet")
 
 
-def test_rows_that_are_long_together_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_long_together_are_read_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "ROW_LIMIT", 20_000)
     texts = noise(50, 2000)
     parquet.write_table(pa.table({"text": texts}), tmp_path / "x.parquet")
     assert [row["text"] for row in rows_of(tmp_path / "x.parquet")] == texts
 
 
-def test_numbers_of_classes_become_their_names_in_a_file_and_in_memory(tmp_path: Path) -> None:
+def test_numbers_of_classes_become_their_names_in_a_file_and_in_memory(tmp_path):
     datasets = pytest.importorskip("datasets")
     label = datasets.ClassLabel(names=["neg", "pos"])
     features = datasets.Features({"text": datasets.Value("string"), "label": label, "tags": datasets.Sequence(label)})
@@ -100,7 +98,7 @@ def test_numbers_of_classes_become_their_names_in_a_file_and_in_memory(tmp_path:
 
 
 @pytest.mark.parametrize("metadata", [b"{", b"[]", b'{"info": null}', b'{"info": {"features": {"label": 7}}}'])
-def test_other_metadata_of_that_name_does_not_matter(metadata: bytes, tmp_path: Path) -> None:
+def test_other_metadata_of_that_name_does_not_matter(metadata, tmp_path):
     table = pa.table({"text": ["a"], "label": [1]}).replace_schema_metadata({"huggingface": metadata})
     parquet.write_table(table, tmp_path / "x.parquet")
     assert rows_of(tmp_path / "x.parquet") == [{"text": "a", "label": 1}]

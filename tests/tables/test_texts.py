@@ -39,7 +39,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
-def test_every_column_of_texts_gives_the_same_rows(container: Callable[[], object]):
+def test_every_column_of_texts_gives_the_same_rows(container):
     assert as_texts(container()) == ["b", "a"]
     assert TOKENIZER.ids(container()) == [[CLS, 1038, SEP], [CLS, 1037, SEP]]
     assert TOKENIZER(container()).input_ids.tolist() == [[CLS, 1038, SEP], [CLS, 1037, SEP]]
@@ -49,7 +49,7 @@ def test_every_column_of_texts_gives_the_same_rows(container: Callable[[], objec
     ("value", "name"),
     [(None, "None"), (float("nan"), "NaN"), (np.float32("nan"), "NaN"), (pd.NA, "NA"), (pd.NaT, "NaT")],
 )
-def test_a_missing_text_is_an_error_that_names_the_row_or_an_empty_text(value: object, name: str):
+def test_a_missing_text_is_an_error_that_names_the_row_or_an_empty_text(value, name):
     texts = ["hello"] * 7 + [value]
     message = f"row 7 is {name}, not a text; use missing='empty' to treat it as an empty text"
     for call in (as_texts, TOKENIZER, TOKENIZER.ids):
@@ -68,7 +68,7 @@ def test_missing_texts_of_a_series_are_found():
 
 @pytest.mark.parametrize("value", [7, 2.5, b"hello", {"text": "hello"}, ["a", "b"], ("a", "b")], ids=repr)
 @pytest.mark.parametrize("missing", ["error", "empty"])
-def test_a_row_that_is_no_text_is_refused_with_its_type_and_row(value: object, missing: str):
+def test_a_row_that_is_no_text_is_refused_with_its_type_and_row(value, missing):
     with pytest.raises(TypeError, match=rf"row 1 .*{type(value).__name__}"):
         as_texts(["hello", value], missing=missing)
 
@@ -90,7 +90,7 @@ TABLE = r"one column is expected; pass pairs as two columns: tokenizer\(first, s
     ],
     ids=repr,
 )
-def test_anything_but_a_column_of_texts_is_refused(texts: object, message: str):
+def test_anything_but_a_column_of_texts_is_refused(texts, message):
     for call in (as_texts, TOKENIZER.ids):
         with pytest.raises(TypeError, match=message):
             call(texts)
@@ -102,7 +102,7 @@ def test_a_str_is_one_text_wherever_texts_are_taken():
 
 
 @pytest.mark.parametrize("call", [as_texts, TOKENIZER, TOKENIZER.ids])
-def test_a_lone_surrogate_is_refused(call: Callable[..., object]):
+def test_a_lone_surrogate_is_refused(call):
     with pytest.raises(ValueError, match=r"row 1 .*U\+D800.* 2\b"):
         call(["hello", "ab\ud800c"])
 
@@ -119,7 +119,7 @@ TABLES: dict[str, Callable[[pd.DataFrame], object]] = {
 
 
 @pytest.mark.parametrize("of", TABLES.values(), ids=TABLES)
-def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of: Callable[[pd.DataFrame], object]):
+def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of):
     assert as_texts_or_pairs(of(FRAME[["text"]])) == ["a", "b"]
     assert as_texts_or_pairs(of(FRAME[["text", "passage"]])) == [("a", "c"), ("b", "d")]
     with pytest.raises(TypeError, match=r"\b3 columns"):
@@ -127,7 +127,7 @@ def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of: Callable[[pd.DataFr
 
 
 @pytest.mark.parametrize("name", ["lang", "stars", "Label"])
-def test_a_second_column_that_is_not_called_like_second_texts_is_refused(name: str):
+def test_a_second_column_that_is_not_called_like_second_texts_is_refused(name):
     frame = FRAME[["text", "z"]].rename(columns={"z": name})
     for of in (TABLES[kind] for kind in TABLES if kind != "array"):
         with pytest.raises(TypeError, match=f"'text' and '{name}'"):

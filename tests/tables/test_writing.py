@@ -23,7 +23,7 @@ def write(path: Path, *portions: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_a_csv_and_a_tsv_have_a_header_and_text_in_their_cells(tmp_path: Path) -> None:
+def test_a_csv_and_a_tsv_have_a_header_and_text_in_their_cells(tmp_path):
     with write(tmp_path / "a.csv", ROWS[:1], ROWS[1:]).open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == list(ROWS[0])
@@ -39,7 +39,7 @@ def test_a_csv_and_a_tsv_have_a_header_and_text_in_their_cells(tmp_path: Path) -
     ]
 
 
-def test_a_jsonl_and_a_parquet_keep_values_and_rows_of_their_own_columns(tmp_path: Path) -> None:
+def test_a_jsonl_and_a_parquet_keep_values_and_rows_of_their_own_columns(tmp_path):
     rows = [*ROWS, {"id": 3, "more": "y"}]
     lines = write(tmp_path / "a.jsonl", ROWS, rows[2:]).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == rows
@@ -50,18 +50,18 @@ def test_a_jsonl_and_a_parquet_keep_values_and_rows_of_their_own_columns(tmp_pat
     assert found == [{name: row.get(name) for name in names} for row in plain]
 
 
-def test_a_table_without_rows_is_an_empty_file(tmp_path: Path) -> None:
+def test_a_table_without_rows_is_an_empty_file(tmp_path):
     assert [write(tmp_path / f"a{ending}").read_bytes() for ending in (".tsv", ".csv", ".jsonl")] == [b""] * 3
 
 
-def test_a_row_may_lack_a_column_and_have_none_that_the_first_lacks(tmp_path: Path) -> None:
+def test_a_row_may_lack_a_column_and_have_none_that_the_first_lacks(tmp_path):
     assert write(tmp_path / "a.csv", [{"a": 1, "b": 2}, {"b": 3}]).read_text() == "a,b\n1,2\n,3\n"
     with pytest.raises(ValueError, match=r"'c'.*\.jsonl"):
         write(tmp_path / "b.csv", [{"a": 1}], [{"a": 1, "c": 2}])
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", ".parquet"])
-def test_a_table_appears_whole_or_not_at_all(ending: str, tmp_path: Path) -> None:
+def test_a_table_appears_whole_or_not_at_all(ending, tmp_path):
     path = tmp_path / f"a{ending}"
     path.write_text("before")
     with pytest.raises(KeyError), table_writer(path) as add:
@@ -71,7 +71,7 @@ def test_a_table_appears_whole_or_not_at_all(ending: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl"])
-def test_memory_does_not_grow_with_the_rows(ending: str, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_rows(ending, tmp_path):
     peaks = []
     for count in (20, 200):
         tracemalloc.start()

@@ -86,14 +86,14 @@ ONE = Questions([asked("Rome")])
         (lambda: answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x"), "answers"),
     ],
 )
-def test_settings_and_questions_that_do_not_fit_are_refused(use: Any, message: str) -> None:
+def test_settings_and_questions_that_do_not_fit_are_refused(use, message):
     with pytest.raises(ValueError, match=message):
         use()
 
 
 @pytest.mark.parametrize("max_length", [6, 7, 12, 20, 40, 67, 68, 130, 131, 200])
 @pytest.mark.parametrize("stride", [None, 1])
-def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length: int, stride: int | None) -> None:
+def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length, stride):
     data = Questions([asked("Rome", question="where " * 70)])
     encoded = encode(Answering(stride=stride), data, max_length)
     room = max_length - 3
@@ -104,7 +104,7 @@ def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length
     assert sorted({token for window in passage.windows for token in window}) == list(range(len(passage.offsets)))
 
 
-def test_questions_that_are_left_out_are_counted() -> None:
+def test_questions_that_are_left_out_are_counted():
     data = Questions([asked("Rome")], left_out=2)
     assert encode(Answering(), data).notes == ("2 questions are left out: none of their answers is in the passage",)
 
@@ -114,7 +114,7 @@ def test_questions_that_are_left_out_are_counted() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(question=TEXT, context=TEXT)
-def test_a_row_is_that_of_transformers(question: str, context: str) -> None:
+def test_a_row_is_that_of_transformers(question, context):
     encoded = encode(Answering(max_question=200), Questions([Question(question, context)], known=False), 512)
     theirs = REFERENCE(question, context)
     if context and len(encoded.examples) == 1 and not encoded.notes:
@@ -124,25 +124,25 @@ def test_a_row_is_that_of_transformers(question: str, context: str) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 7, 20])
-def test_windows_are_those_of_transformers_whose_stride_is_the_overlap(stride: int) -> None:
+def test_windows_are_those_of_transformers_whose_stride_is_the_overlap(stride):
     context, question = PASSAGE * 3, "Where was she born?"
     encoded = encode(Answering(max_question=8, stride=stride), Questions([Question(question, context)]), 40)
     room = 40 - len(REFERENCE(question)["input_ids"]) - 1
-    how: Any = {"truncation": "only_second", "stride": room - stride, "return_overflowing_tokens": True}
+    how = {"truncation": "only_second", "stride": room - stride, "return_overflowing_tokens": True}
     theirs = REFERENCE(question, context, max_length=40, **how)
     assert [one.ids for one in encoded.examples] == theirs["input_ids"]
     assert [one.segments for one in encoded.examples] == theirs["token_type_ids"]
     assert encoded.notes[0] == f"1 of 1 questions are split into windows, {len(encoded.examples)} in all"
 
 
-def test_a_question_that_fits_is_whole_where_long_texts_lose_their_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_fits_is_whole_where_long_texts_lose_their_beginnings(monkeypatch):
     data, task = Questions([asked(question="Where was she born?")], known=False), Answering(max_question=8)
     whole = encode(task, data, 40).examples  # its 5 tokens are more than half of 8
     monkeypatch.setattr(TOKENIZER, "truncates_left", True)
     assert [one.ids for one in encode(task, data, 40).examples] == [one.ids for one in whole]
 
 
-def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
+def test_a_question_that_is_too_long_is_cut_and_counted():
     question = "where " * 70
     encoded = encode(Answering(), Questions([asked("Rome", question=question), asked("Rome")]))
     assert encoded.examples[0].segments.index(1) == 66
@@ -154,9 +154,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(TEXT, min_size=1, max_size=12), data=st.data(), max_length=st.sampled_from([24, 40, 512]))
-def test_an_answer_is_labelled_in_every_window_that_has_it_and_what_is_labelled_is_answered(
-    words: list[str], data: Any, max_length: int
-) -> None:
+def test_an_answer_is_labelled_in_every_window_that_has_it_and_what_is_labelled_is_answered(words, data, max_length):
     first = data.draw(st.integers(0, len(words) - 1))
     last = data.draw(st.integers(first, len(words) - 1))
     context, answer = " ".join(words), " ".join(words[first : last + 1])
@@ -180,7 +178,7 @@ def test_an_answer_is_labelled_in_every_window_that_has_it_and_what_is_labelled_
 @pytest.mark.parametrize(
     ("task", "max_length", "limit"), [(Answering(max_question=8), 24, 30), (Answering(max_answer=5), 384, 5)]
 )
-def test_an_answer_that_fits_no_window_or_is_too_long_is_counted(task: Answering, max_length: int, limit: int) -> None:
+def test_an_answer_that_fits_no_window_or_is_too_long_is_counted(task, max_length, limit):
     note = f"1 answers are in no window or over max_answer, {limit} tokens: they cannot be found"
     assert encode(task, Questions([asked(PASSAGE[4:80])]), max_length).notes[-1] == note
 
@@ -189,7 +187,7 @@ def test_an_answer_that_fits_no_window_or_is_too_long_is_counted(task: Answering
     ("answer", "tokens"),
     [(Gold("el", 1), (0, 0)), (Gold("o w", 4), (0, 1)), (Gold("d.", 10), (1, 2)), (Gold(" ", 5), None)],
 )
-def test_an_answer_in_the_middle_of_a_token_is_that_token(answer: Gold, tokens: Any) -> None:
+def test_an_answer_in_the_middle_of_a_token_is_that_token(answer, tokens):
     assert answer_tokens(answer, [(0, 5), (6, 11), (11, 12)]) == tokens
 
 
@@ -212,7 +210,7 @@ def slowly(encoded: Encoded, logits: list[Any], context: str, max_answer: int) -
 @pytest.mark.parametrize("max_length", [24, 40, 384])
 @pytest.mark.parametrize("max_answer", [1, 4, 30])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_n_best_are_the_best_of_all_spans(max_length: int, max_answer: int, seed: int) -> None:
+def test_the_n_best_are_the_best_of_all_spans(max_length, max_answer, seed):
     task = Answering(max_question=8, max_answer=max_answer, n_best=6)
     data = Questions([asked("Rome")])
     encoded = encode(task, data, max_length)
@@ -226,7 +224,7 @@ def test_the_n_best_are_the_best_of_all_spans(max_length: int, max_answer: int, 
     assert found["answer"] == expected[0]
 
 
-def test_an_answer_has_no_white_space_at_its_ends_where_tokens_have_it() -> None:
+def test_an_answer_has_no_white_space_at_its_ends_where_tokens_have_it():
     context = "born  in  Normandy"
     encoded = Encoded([], back=[Passage([range(5)], 1, [(0, 4), (4, 8), (8, 9), (8, 18), (18, 18)])])
     task, data = Answering(), Questions([asked(context=context)], known=False)
@@ -246,9 +244,7 @@ def test_an_answer_has_no_white_space_at_its_ends_where_tokens_have_it() -> None
     max_answer=st.integers(1, 9),
     unanswerable=st.booleans(),
 )
-def test_an_answer_never_leaves_the_passage(
-    question: str, context: str, seed: int, max_answer: int, unanswerable: bool
-) -> None:
+def test_an_answer_never_leaves_the_passage(question, context, seed, max_answer, unanswerable):
     task = Answering(max_question=10, max_answer=max_answer, unanswerable=unanswerable)
     data = task.from_texts([question], [context])
     encoded = encode(task, data, 20)
@@ -273,9 +269,7 @@ def test_an_answer_never_leaves_the_passage(
         (90.0, Answering(unanswerable=True), False, ""),
     ],
 )
-def test_there_is_no_answer_where_that_scores_better_by_more_than_the_threshold(
-    null: float, task: Answering, unanswerable: bool, expected: str
-) -> None:
+def test_there_is_no_answer_where_that_scores_better_by_more_than_the_threshold(null, task, unanswerable, expected):
     data = Questions([asked("Rome")], unanswerable=unanswerable)
     encoded = encode(task, data)
     logits = certain(encoded)  # of the best span 18
@@ -284,7 +278,7 @@ def test_there_is_no_answer_where_that_scores_better_by_more_than_the_threshold(
     assert answer["answer"] == expected == PASSAGE[answer["start"] : answer["end"]]
 
 
-def test_no_answer_scores_what_it_scores_in_the_window_that_is_least_sure_of_it() -> None:
+def test_no_answer_scores_what_it_scores_in_the_window_that_is_least_sure_of_it():
     task, data = Answering(max_question=8, stride=8), Questions([asked("Rome")], unanswerable=True)
     encoded = encode(task, data, 24)
     logits = certain(encoded)
@@ -293,7 +287,7 @@ def test_no_answer_scores_what_it_scores_in_the_window_that_is_least_sure_of_it(
     assert task.decode(logits, encoded, data, [])[0]["answer"] == "Rome"  # 18, against 8 of the first window
 
 
-def test_a_line_is_answer_probability_and_question() -> None:
+def test_a_line_is_answer_probability_and_question():
     data = Answering().from_texts(["Where\twas\nshe?"], ["a \n b"])
     answer = {"answer": "a \n b", "score": 0.5}
     assert Answering().format_predictions([answer], data) == ["a   b\t0.5000\tWhere was she?"]
@@ -307,7 +301,7 @@ def answered(task: Answering, data: Questions, *texts: str) -> Any:
     return task.measure([{"answer": text} for text in texts], data, [])
 
 
-def test_a_measure_is_the_mean_over_questions_of_version_2_with_and_without_answer_too() -> None:
+def test_a_measure_is_the_mean_over_questions_of_version_2_with_and_without_answer_too():
     measure = answered(Answering(), Questions([asked("Rome"), asked("Café Müller", "1854")]), "in Rome", "Café")
     expected = {"exact_match": 0.0, "f1": 2 / 3, "standard_error": 0.0, "questions": 2, "degenerate": False}
     assert measure.figures == pytest.approx(expected)

@@ -15,7 +15,6 @@ import pytest
 from minibert.prediction.collate import collate
 from minibert.tasks.base import Encoded
 from minibert.tasks.choice import Choice, ChoiceQuestion
-from minibert.text.tokenizer import Tokenizer
 
 TASK = Choice()
 SKY = {"question": "the film", "choices": ["good", "bad", "the play"], "label": 2}
@@ -34,9 +33,7 @@ def write(path: Path, content: str) -> Path:
 # -- reading
 
 
-def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_input(tmp_path, monkeypatch):
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines(SKY, SEA).encode()))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(SKY, SEA).encode())))
     array = write(tmp_path / "x.json", json.dumps([SKY, SEA]))
@@ -69,7 +66,7 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         (SKY | {"choices": ["x", "x", "y"], "label": "x"}, "label 'x'"),
     ],
 )
-def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: object, message: str) -> None:
+def test_an_invalid_question_is_refused_with_its_line(tmp_path, record, message):
     with pytest.raises(ValueError, match=message) as error:
         TASK.read(write(tmp_path / "x.jsonl", lines(SKY, record)))
     assert "line 2" in str(error.value)
@@ -78,7 +75,7 @@ def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: ob
 SWAG = {"sent1": "They play.", "sent2": "A drum", "ending0": "is loud.", "ending1": "eats.", "label": 0}
 
 
-def test_rows_of_swag_are_read_as_in_transformers(tmp_path: Path) -> None:
+def test_rows_of_swag_are_read_as_in_transformers(tmp_path):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, ["", *SWAG])
         table.writeheader()
@@ -98,7 +95,7 @@ def test_rows_of_swag_are_read_as_in_transformers(tmp_path: Path) -> None:
             TASK.read(write(tmp_path / "b.jsonl", lines(wrong)))
 
 
-def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_questions_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"x\.jsonl"):
         TASK.read(write(tmp_path / "x.jsonl", ""))
 
@@ -119,12 +116,12 @@ QUESTION = ChoiceQuestion("a", ("b", "c"))
         ),
     ],
 )
-def test_what_is_no_question_is_refused(use: Any, message: str, tokenizer: Tokenizer) -> None:
+def test_what_is_no_question_is_refused(use, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         use(tokenizer)
 
 
-def test_the_labels_of_questions_to_be_answered_are_ignored() -> None:
+def test_the_labels_of_questions_to_be_answered_are_ignored():
     first, second = TASK.from_texts([json.dumps(SKY), json.dumps(SEA | {"label": 77})])
     assert first.label is second.label is None
 
@@ -132,7 +129,7 @@ def test_the_labels_of_questions_to_be_answered_are_ignored() -> None:
 # -- encoding
 
 
-def test_each_choice_is_a_pair_with_the_index_of_the_right_one(tokenizer: Tokenizer) -> None:
+def test_each_choice_is_a_pair_with_the_index_of_the_right_one(tokenizer):
     data = [ChoiceQuestion("the film", ("good", "very bad"), 1, "a book"), ChoiceQuestion("meal", ("dull", "fine"), 0)]
     encoded = TASK.encode(data, tokenizer, [], 20)
     theirs = tokenizer(["a book the film"] * 2 + ["meal"] * 2, ["good", "very bad", "dull", "fine"])
@@ -145,7 +142,7 @@ def test_each_choice_is_a_pair_with_the_index_of_the_right_one(tokenizer: Tokeni
     assert (encoded.choices, encoded.notes) == (2, ())
 
 
-def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer: Tokenizer) -> None:
+def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer):
     data = [ChoiceQuestion("the film", ("good", "bad " * 9), context="very dull " * 5)]
     encoded = TASK.encode(data, tokenizer, [], 11)
     assert [tokenizer.decode(one.ids) for one in encoded.examples] == [
@@ -160,11 +157,11 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer:
 
 
 def decode(*logits: float, data: list[ChoiceQuestion]) -> list[Any]:
-    scores: list[Any] = [np.array([one], dtype=np.float32) for one in logits]
+    scores = [np.array([one], dtype=np.float32) for one in logits]
     return TASK.decode(scores, Encoded([], choices=len(logits) // len(data)), data, [])
 
 
-def test_the_prediction_is_the_choice_with_the_largest_logit(tokenizer: Tokenizer) -> None:
+def test_the_prediction_is_the_choice_with_the_largest_logit(tokenizer):
     data = [ChoiceQuestion("a", ("b", "c")), ChoiceQuestion("d", ("e", "f"))]
     first, second = decode(math.log(3), 0, -1000, 1000, data=data)
     assert (first["number"], first["choice"], first["probability"]) == (0, "b", pytest.approx(0.75))
@@ -176,7 +173,7 @@ def test_the_prediction_is_the_choice_with_the_largest_logit(tokenizer: Tokenize
         decode(0, 0, math.nan, 0, data=data)
 
 
-def test_accuracy_is_reported_beside_chance() -> None:
+def test_accuracy_is_reported_beside_chance():
     data = [ChoiceQuestion("a", ("b", "c", "d", "e"), label) for label in (0, 1, 2, 3)]
     found = [{"number": number} for number in (0, 1, 2, 0)]
     measure = TASK.measure(found, data, [])

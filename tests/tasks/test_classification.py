@@ -21,7 +21,6 @@ from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import class_weights
-from minibert.text.tokenizer import Tokenizer
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
 PAIR = Classification(text="q1", pair="q2", label="same")
@@ -65,15 +64,13 @@ READ = ["good film", "dull film"]
         (NUMBER, "x.jsonl", f"{row('good film', 4.5)}\n{row('dull film', '-0.1')}\n", [4.5, -0.1], None),
     ],
 )
-def test_texts_and_labels_are_read(
-    tmp_path: Path, task: Classification, name: str, content: str, labels: Any, pairs: Any
-) -> None:
+def test_texts_and_labels_are_read(tmp_path, task, name, content, labels, pairs):
     data = task.read(file(tmp_path, name, content))
     assert (data.texts, data.labels, data.pairs) == (READ, labels, pairs)
     assert data.rows == (READ if pairs is None else list(zip(READ, pairs, strict=True)))
 
 
-def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path: Path) -> None:
+def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path):
     path = file(tmp_path, "x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
     with pytest.raises(ValueError, match=r"'sentiment'.*text='my review' label="):
         ONE.read(path)
@@ -94,9 +91,7 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
         ("film,pos\n", ["pos"]),
     ],
 )
-def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(
-    tmp_path: Path, content: str, labels: Any
-) -> None:
+def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(tmp_path, content, labels):
     path = file(tmp_path, "x.csv", content)
     if labels is not None:
         assert ONE.read(path).labels == labels
@@ -118,9 +113,7 @@ def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(
         (["007", "7", "7"], ["007", "7", "7"]),
     ],
 )
-def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(
-    tmp_path: Path, cells: list[str], labels: list[str]
-) -> None:
+def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(tmp_path, cells, labels):
     for name, delimiter in (("x.csv", ","), ("x.tsv", "\t")):
         rows = "".join(f"a text{delimiter}{cell}\n" for cell in cells)
         assert ONE.read(file(tmp_path, name, f"text{delimiter}label\n{rows}")).labels == labels
@@ -138,9 +131,7 @@ def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(
         (SEVERAL, ["bon|nul", "bon|cher", "bon|cher"], 0),
     ],
 )
-def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
-    tmp_path: Path, task: Classification, cells: list[str], warned: int
-) -> None:
+def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(tmp_path, task, cells, warned):
     path = file(tmp_path, "x.csv", "".join(f"{row};a text;{cell}\n" for row, cell in enumerate(cells)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -188,14 +179,12 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
         ),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_line(
-    tmp_path: Path, task: Classification, name: str, content: str, message: str
-) -> None:
+def test_what_is_no_label_is_refused_with_its_line(tmp_path, task, name, content, message):
     with pytest.raises(ValueError, match=message):
         task.read(file(tmp_path, name, content))
 
 
-def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(tmp_path: Path) -> None:
+def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(tmp_path):
     path = file(tmp_path, "x.csv", "text,label\na,x|y\nb,\nc,x\n")
     assert replace(SEVERAL, missing="drop").read(path).labels == [("x", "y"), (), ("x",)]
 
@@ -211,9 +200,7 @@ def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(tmp_path: 
         (pd.Series(["a", "b", "c", "d"], index=[3, 1, 4, 1]), np.array([1, np.nan, np.nan, 1]), None),
     ],
 )
-def test_rows_of_columns_without_a_text_or_a_label_are_left_out_and_counted(
-    texts: Any, labels: Any, pairs: Any
-) -> None:
+def test_rows_of_columns_without_a_text_or_a_label_are_left_out_and_counted(texts, labels, pairs):
     task = Classification(missing="drop")
     with pytest.warns(UserWarning, match=r"\b2 of 4 rows"):
         data = task.from_labels(texts, labels, pairs)
@@ -221,13 +208,13 @@ def test_rows_of_columns_without_a_text_or_a_label_are_left_out_and_counted(
     assert data.pairs == (pairs and ["e", "f"])
 
 
-def test_rows_of_a_matrix_stay_with_their_texts_where_some_are_left_out() -> None:
+def test_rows_of_a_matrix_stay_with_their_texts_where_some_are_left_out():
     with pytest.warns(UserWarning, match=r"\b1 of 3 rows"):
         data = replace(SEVERAL, missing="drop").from_labels(["a", None, "c"], np.array([[1, 0], [1, 1], [0, 1]]))
     assert (data.texts, data.labels) == (["a", "c"], [("0",), ("1",)])
 
 
-def test_no_text_to_predict_is_left_out() -> None:
+def test_no_text_to_predict_is_left_out():
     with pytest.raises(TypeError, match=r"row 1 .*None"):
         Classification(missing="drop").from_texts(["a", None])
 
@@ -243,7 +230,7 @@ def test_no_text_to_predict_is_left_out() -> None:
         (SEVERAL, [["b", "a"], ("b",)], [("a", "b"), ("b",)]),
     ],
 )
-def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: Any, expected: list[Any]) -> None:
+def test_labels_come_from_lists_arrays_and_frames(task, labels, expected):
     assert task.from_labels(["good", "bad"], labels).labels == expected
 
 
@@ -271,9 +258,7 @@ def test_labels_come_from_lists_arrays_and_frames(task: Classification, labels: 
         (SEVERAL, [["a"], [None]], ValueError, r"row 1 .*None"),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_place(
-    task: Classification, labels: Any, error: type[Exception], message: str
-) -> None:
+def test_what_is_no_label_is_refused_with_its_place(task, labels, error, message):
     with pytest.raises(error, match=message):
         task.from_labels(["good", "bad"], labels)
 
@@ -297,7 +282,7 @@ def test_what_is_no_label_is_refused_with_its_place(
         (NUMBER, [], r"\b0 rows"),
     ],
 )
-def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: Any, message: str) -> None:
+def test_data_that_cannot_be_learned_is_refused(task, labels, message):
     data = task.from_labels(["good"] * len(labels), labels)
     with pytest.raises(ValueError, match=message):
         task.labels_of(data)
@@ -308,7 +293,7 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
     [
         (lambda: ONE.labels_of(ONE.from_texts(["good film"])), ValueError, "no labels"),
         (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "no labels"),
-        (lambda: ONE.from_texts(["good", None]), TypeError, r"row 1 .*None"),  # type: ignore[list-item]
+        (lambda: ONE.from_texts(["good", None]), TypeError, r"row 1 .*None"),
         (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, r"\b2 texts.* 1 pair\b"),
         (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "two lists"),
         (lambda: ONE.read("none.tsv"), FileNotFoundError, r"none\.tsv"),
@@ -318,7 +303,7 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
         (lambda: decode(ONE, float32([0, 1], [math.nan, 0]), ["a", "b"]), ValueError, r"row 1 .*NaN"),
     ],
 )
-def test_what_cannot_be_used_is_refused(use: Any, error: type[Exception], message: str) -> None:
+def test_what_cannot_be_used_is_refused(use, error, message):
     with pytest.raises(error, match=message):
         use()
 
@@ -326,7 +311,7 @@ def test_what_cannot_be_used_is_refused(use: Any, error: type[Exception], messag
 # -- encoding
 
 
-def test_rows_are_those_of_the_tokenizer(tokenizer: Tokenizer) -> None:
+def test_rows_are_those_of_the_tokenizer(tokenizer):
     data = ONE.from_texts(["good film", "", "a very dull play"], ["fine", "the book", ""])
     theirs = tokenizer(data.texts, data.pairs)
     for row, one in enumerate(ONE.encode(data, tokenizer, ["neg", "pos"], 20).examples):
@@ -344,9 +329,7 @@ def test_rows_are_those_of_the_tokenizer(tokenizer: Tokenizer) -> None:
         (NUMBER, [1, 0.5, -2], torch.float32, [1, 0.5, -2]),
     ],
 )
-def test_the_loss_takes_the_labels_as_they_are_collated(
-    tokenizer: Tokenizer, task: Classification, labels: Any, dtype: torch.dtype, expected: list[Any]
-) -> None:
+def test_the_loss_takes_the_labels_as_they_are_collated(tokenizer, task, labels, dtype, expected):
     data = task.from_labels(["good film", "bad", "the play"], labels)
     names = task.labels_of(data)
     encoded = task.encode(data, tokenizer, names, 20)
@@ -356,13 +339,13 @@ def test_the_loss_takes_the_labels_as_they_are_collated(
 
 
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
-def test_an_unknown_label_is_refused_with_its_row(tmp_path: Path, tokenizer: Tokenizer, task: Classification) -> None:
+def test_an_unknown_label_is_refused_with_its_row(tmp_path, tokenizer, task):
     data = task.read(file(tmp_path, "dev.tsv", "text\tlabel\ngood\tpos\nbad\tmeh\n"))
     with pytest.raises(ValueError, match=r"dev\.tsv, line 3, .*'meh'.*'neg', 'pos'"):
         task.encode(data, tokenizer, ["neg", "pos"], 20)
 
 
-def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokenizer: Tokenizer) -> None:
+def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokenizer):
     encoded = ONE.encode(ONE.from_texts(["good film " * 10, "bad"], ["the play", "the play"]), tokenizer, [], 10)
     assert "1 of 2 texts is longer than 10 tokens (the longest has 25)" in str(encoded.truncation)
     assert encoded.examples[0].segments == [0] * 7 + [1] * 3
@@ -373,21 +356,21 @@ def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokeni
 # -- answers
 
 
-def test_the_answer_is_the_label_of_the_largest_logit() -> None:
+def test_the_answer_is_the_label_of_the_largest_logit():
     first, second = decode(ONE, float32([0, math.log(3)], [1000, -1000]), ["neg", "pos"])
     assert (first["label"], first["probability"]) == ("pos", pytest.approx(0.75))
     assert first["probabilities"] == pytest.approx({"neg": 0.25, "pos": 0.75})
     assert second == {"label": "neg", "probability": 1.0, "probabilities": {"neg": 1.0, "pos": 0.0}}
 
 
-def test_several_answers_are_the_labels_above_one_half() -> None:
+def test_several_answers_are_the_labels_above_one_half():
     first, second = decode(SEVERAL, float32([math.log(3), 0, 1000], [-1000, -1, -2]), ["a", "b", "c"])
     assert (first["labels"], first["probability"]) == (("a", "c"), (pytest.approx(0.75), 1.0))
     assert first["probabilities"] == pytest.approx({"a": 0.75, "b": 0.5, "c": 1.0})
     assert (second["labels"], second["probability"], second["probabilities"]["a"]) == ((), (), 0.0)
 
 
-def test_answers_are_printed_one_on_a_line_with_the_text_last() -> None:
+def test_answers_are_printed_one_on_a_line_with_the_text_last():
     texts = ONE.from_texts(["good\tfilm\r\n", "bad"], ["the\nplay", ""])
     one = decode(ONE, float32([0, 9], [0, 0]), ["neg", "pos"])
     assert ONE.format_predictions(one, texts) == ["pos\t0.9999\tgood film \tthe play", "neg\t0.5000\tbad\t"]
@@ -407,7 +390,7 @@ def numbers(*values: float) -> list[Any]:
     return [{"value": value} for value in values]
 
 
-def test_two_classes_have_matthews_and_the_f1_of_the_second() -> None:
+def test_two_classes_have_matthews_and_the_f1_of_the_second():
     data = ONE.from_labels(["x"] * 4, ["neg", "pos", "pos", "pos"])
     measure = ONE.measure(answers("neg", "pos", "pos", "neg"), data, ["neg", "pos"])
     expected = {"accuracy": 0.75, "standard_error": math.sqrt(0.75 * 0.25 / 4), "f1": 0.8, "macro_f1": 11 / 15} | {
@@ -421,7 +404,7 @@ def test_two_classes_have_matthews_and_the_f1_of_the_second() -> None:
         assert shown in measure.text
 
 
-def test_a_score_that_one_answer_for_all_would_have_is_degenerate() -> None:
+def test_a_score_that_one_answer_for_all_would_have_is_degenerate():
     data = ONE.from_labels(["x"] * 3, ["neg", "pos", "pos"])
     with pytest.warns(UserWarning, match=r"\b3 texts.*'pos'"):
         figures = ONE.measure(answers("pos", "pos", "pos"), data, ["neg", "pos"]).figures
@@ -429,7 +412,7 @@ def test_a_score_that_one_answer_for_all_would_have_is_degenerate() -> None:
     assert not ONE.measure(answers("neg", "pos", "pos"), data, ["neg", "pos"]).figures["degenerate"]
 
 
-def test_several_labels_are_measured_by_f1_and_exact_matches() -> None:
+def test_several_labels_are_measured_by_f1_and_exact_matches():
     data = SEVERAL.from_labels(["x"] * 3, ["a|b", "", "a"])
     found = [{"labels": labels} for labels in (("a", "b"), ("b",), ("a",))]
     measure = SEVERAL.measure(found, data, ["a", "b"])
@@ -439,7 +422,7 @@ def test_several_labels_are_measured_by_f1_and_exact_matches() -> None:
     assert "0.857 over all labels" in measure.text
 
 
-def test_a_regression_is_measured_by_correlations_and_error() -> None:
+def test_a_regression_is_measured_by_correlations_and_error():
     data = NUMBER.from_labels(["x"] * 3, [1, 2, 6])
     measure = NUMBER.measure(numbers(2.0, 4.0, 12.0), data, ["LABEL_0"])
     expected = {"pearson": 1.0, "spearman": 1.0, "rmse": math.sqrt(41 / 3), "rmse_of_mean": math.sqrt(14 / 3)}
@@ -452,7 +435,7 @@ def test_a_regression_is_measured_by_correlations_and_error() -> None:
 # -- class weights
 
 
-def test_balanced_weights_are_those_of_scikit_learn() -> None:
+def test_balanced_weights_are_those_of_scikit_learn():
     rows = ["a"] * 7 + ["b"] * 2 + ["c"]
     theirs = compute_class_weight("balanced", classes=np.array(["a", "b", "c"]), y=rows)
     assert class_weights(rows, ["a", "b", "c"]) == pytest.approx(theirs.tolist())
@@ -471,13 +454,13 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
         ({"a": 0, "b": 0}, "above 0"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused(how: Any, message: str) -> None:
+def test_weights_that_make_no_sense_are_refused(how, message):
     with pytest.raises(ValueError, match=message):
         class_weights(["a", "b"], ["a", "b"], how)
 
 
 @pytest.mark.parametrize("predicted", ["abcab", "aabbb", "cccba"])
-def test_the_macro_f1_is_that_of_scikit_learn(predicted: str) -> None:
+def test_the_macro_f1_is_that_of_scikit_learn(predicted):
     """A class that neither the data nor the predictions have does not count."""
     true = "aabbb"
     data = ONE.from_labels(["x"] * 5, list(true))

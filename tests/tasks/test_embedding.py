@@ -32,14 +32,12 @@ def read(tmp_path: Path, content: str, name: str = "rows.tsv", **settings: Any) 
         ("sentence_A\tsentence_B\trelatedness_score\na\tb\t4.5\n", [["a"], ["b"]], [4.5]),
     ],
 )
-def test_columns_have_their_usual_names_or_without_a_header_their_order(
-    content: str, columns: list[list[str]], similarity: Any, tmp_path: Path
-) -> None:
+def test_columns_have_their_usual_names_or_without_a_header_their_order(content, columns, similarity, tmp_path):
     assert read(tmp_path, content) == (columns, similarity)
 
 
 @pytest.mark.parametrize("content", ["frage\tantwort\na\tb\n", "frage\nwer ist das?\n", "frage\tnote\na\t1\n"])
-def test_a_header_or_a_row_above_a_single_row_is_refused_with_the_way_out(content: str, tmp_path: Path) -> None:
+def test_a_header_or_a_row_above_a_single_row_is_refused_with_the_way_out(content, tmp_path):
     with pytest.raises(ValueError, match=r"'frage'.*text="):
         read(tmp_path, content)
     names, row = (line.split("\t") for line in content.splitlines())
@@ -50,21 +48,21 @@ def test_a_header_or_a_row_above_a_single_row_is_refused_with_the_way_out(conten
         assert read(tmp_path, content, **numbers) == ([list(both) for both in zip(names, row, strict=True)], None)
 
 
-def test_columns_that_are_named_are_the_only_ones(tmp_path: Path) -> None:
+def test_columns_that_are_named_are_the_only_ones(tmp_path):
     content = "one\ttwo\tthree\na\tb\t2\n"
     assert read(tmp_path, content, text="one", pair="two") == ([["a"], ["b"]], None)
     assert read(tmp_path, content, text="two", pair="one", label="three") == ([["b"], ["a"]], [2.0])
     assert read(tmp_path, content, text="one", pair="two", negatives=("three",)) == ([["a"], ["b"], ["2"]], None)
 
 
-def test_other_kinds_of_files_are_read_by_their_names_too(tmp_path: Path) -> None:
+def test_other_kinds_of_files_are_read_by_their_names_too(tmp_path):
     objects = '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c", "sentence2": "d", "score": 0.5}\n'
     assert read(tmp_path, objects, "rows.jsonl") == ([["a", "c"], ["b", "d"]], [1.0, 0.5])
     assert read(tmp_path, "a\n\nc\n", "rows.txt", missing="empty") == ([["a", "", "c"]], None)
     assert read(tmp_path, "sentence1;sentence2\na;b\n", "rows.csv", delimiter=";") == ([["a"], ["b"]], None)
 
 
-def test_columns_in_memory_are_read_by_their_names() -> None:
+def test_columns_in_memory_are_read_by_their_names():
     table = {"sentence1": ["a", "c"], "sentence2": ["b", "d"], "score": [1, 0.5]}
     found = Embedding().read(table)
     assert found.columns == (["a", "c"], ["b", "d"]) and found.similarity == [1.0, 0.5]

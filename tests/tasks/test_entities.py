@@ -28,7 +28,7 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
-def test_entities_are_those_of_seqeval_however_wrong_the_tags_are(tags: list[str]) -> None:
+def test_entities_are_those_of_seqeval_however_wrong_the_tags_are(tags):
     random = np.random.default_rng(0)
     for _ in range(300):
         row = random.choice(tags, size=random.integers(0, 12)).tolist()
@@ -37,7 +37,7 @@ def test_entities_are_those_of_seqeval_however_wrong_the_tags_are(tags: list[str
 
 
 @pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
-def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
+def test_scores_are_those_of_seqeval(tags):
     random = np.random.default_rng(1)
     true = [random.choice(tags, size=size).tolist() for size in random.integers(1, 15, size=60)]
     predicted = [
@@ -62,7 +62,7 @@ def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
         ("ORG ORG O PER NN-P", [("ORG", 0, 2), ("PER", 3, 4), ("NN-P", 4, 5)]),  # no prefixes
     ],
 )
-def test_entities_by_hand(tags: str, expected: list[Any]) -> None:
+def test_entities_by_hand(tags, expected):
     assert entities(tags.split()) == expected
 
 
@@ -83,11 +83,11 @@ def test_entities_by_hand(tags: str, expected: list[Any]) -> None:
         ("O B I", "O B I"),
     ],
 )
-def test_a_prefix_is_what_all_tags_together_make_of_it(tags: str, expected: str) -> None:
+def test_a_prefix_is_what_all_tags_together_make_of_it(tags, expected):
     assert standard_tags(tags.split()) == dict(zip(tags.split(), expected.split(), strict=True))
 
 
-def test_entities_are_counted_by_these_prefixes() -> None:
+def test_entities_are_counted_by_these_prefixes():
     for style in ("{prefix}-{type}", "{prefix}_{type}", "{type}-{prefix}"):
         begin, inside = (style.format(prefix=prefix, type="a") for prefix in "BI")
         overall, types = score_entities([[begin, inside, "O", begin, begin]], [[begin, inside, "O", begin, inside]])
@@ -107,6 +107,6 @@ def test_entities_are_counted_by_these_prefixes() -> None:
         ("NOUN VERB", "no tag is O, .* taken to be 'NOUN', 'VERB'"),
     ],
 )
-def test_what_is_taken_for_a_type_is_said_of_unusual_tags(tags: str, note: str) -> None:
+def test_what_is_taken_for_a_type_is_said_of_unusual_tags(tags, note):
     found = note_on(tags.split())
     assert re.fullmatch(note, found)

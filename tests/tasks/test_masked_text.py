@@ -2,7 +2,6 @@
 
 import json
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from support.models import assert_equal, minilm_folder, open_upstream, write_checkpoint
 from support.training import to_the_end
 from support.words import BAD, GOOD, OTHER, write_words_checkpoint
-from torch import Tensor
 
 import minibert
 from minibert.heads import Head
@@ -80,7 +78,7 @@ def text_of(example: Example) -> list[int]:
     ],
     ids=["blank lines end a document", "plain text by request", "each row of a table is a document"],
 )
-def test_documents_are_read(task: MaskedText, name: str, content: str, documents: Any, tmp_path: Path) -> None:
+def test_documents_are_read(task, name, content, documents, tmp_path):
     (tmp_path / name).write_text(content, "utf-8")
     found = task.read(tmp_path / name)
     assert found.documents == documents
@@ -93,9 +91,7 @@ texts = st.lists(words, min_size=1, max_size=4)
 
 @settings(max_examples=40)
 @given(st.lists(texts, min_size=1, max_size=4), st.sampled_from([3, 5, 16]))
-def test_every_token_of_every_line_stands_in_one_row_in_its_order(
-    documents: list[list[list[str]]], max_length: int
-) -> None:
+def test_every_token_of_every_line_stands_in_one_row_in_its_order(documents, max_length):
     data = Corpus([[" ".join(words) for words in lines] for lines in documents])
     wanted = [
         [id for line in lines for id in MINILM.encode(line, add_special_tokens=False)] for lines in data.documents
@@ -108,9 +104,7 @@ def test_every_token_of_every_line_stands_in_one_row_in_its_order(
     assert [row[1:-1] for row in rows] == [ids[i : i + room] for ids in wanted for i in range(0, len(ids), room)]
 
 
-def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
-    folders: dict[str, Path], corpus: Path
-) -> None:
+def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(folders, corpus):
     data, folder = TASK.read(corpus), str(folders["bert"])
     jobs = [FinetuneRun.of(TASK, data, data, FinetuneSettings(model=folder, seed=seed, **QUICK)) for seed in (0, 1)]
     drawn = [job.batches().of_rows(range(12), epoch) for job in jobs for epoch in (0, 1)]
@@ -126,7 +120,7 @@ def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
 # -- measured
 
 
-def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corpus: Path) -> None:
+def test_figures_are_those_of_the_readable_logits(folders, corpus):
     model, tokenizer, data = (
         minibert.load(folders["bert"], head="masked-lm"),
         minibert.load_tokenizer(folders["bert"]),
@@ -145,15 +139,15 @@ def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corp
     assert figures["masked_tokens"] == len(right)
 
 
-def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus: Path) -> None:
+def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
     encoded = TASK.encode(TASK.read(corpus), minibert.load_tokenizer(folders["bert"]), [], 16)
 
-    def most_alive(keep: Callable[[Tensor, Example], Tensor]) -> int:
+    def most_alive(keep):
         """The logits of how many batches, each of them one block of memory, are held together."""
-        blocks: weakref.WeakSet[Any] = weakref.WeakSet()
-        alive: list[int] = []
+        blocks = weakref.WeakSet()
+        alive = []
 
-        def watched(logits: Tensor, example: Example) -> Tensor:
+        def watched(logits, example):
             blocks.add(logits.untyped_storage())
             alive.append(len(blocks))
             return keep(logits, example)
@@ -162,13 +156,11 @@ def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
-    held: list[Tensor] = []
+    held = []
     assert most_alive(lambda logits, example: (held.append(logits), logits)[1]) == 12
 
 
-def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_teaches_nothing(
-    folders: dict[str, Path],
-) -> None:
+def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_teaches_nothing(folders):
     rare, data, model = (
         MaskedText(mask_rate=1e-9),
         Corpus.of(["the"], "dev.txt"),
@@ -195,7 +187,7 @@ def learned(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     return finetune("mask", data, dev=dev, out=out, **quick), out
 
 
-def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits(learned: tuple[Head, Path]) -> None:
+def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits(learned):
     ours, folder = learned
     report = json.loads((folder / "training.json").read_text())
     epochs, dev = report["epochs"], report["dev"]
@@ -208,7 +200,7 @@ def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
 
 
-def test_the_commands_train_measure_and_fill(folders: dict[str, Path], corpus: Path, tmp_path: Path, run: Any) -> None:
+def test_the_commands_train_measure_and_fill(folders, corpus, tmp_path, run):
     out = tmp_path / "out"
     args = f"finetune mask {corpus} --dev {corpus} --model {folders['headless']} --out {out} --precision float32"
     args += " --epochs 2 --learning-rate 3e-3 --max-length 16 --whole-words --mask-rate 0.2 --json"
@@ -235,13 +227,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -> None:
+def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
     tokenizer = transformers.AutoTokenizer.from_pretrained(small)
     batch = tokenizer(TEXT, return_tensors="pt")
     model = open_upstream(transformers.BertForMaskedLM, small)
     with torch.no_grad():
         rows = model(**batch).logits[0, batch["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
-    ours: Any = minibert.load(small, head="masked-lm").train()
+    ours = minibert.load(small, head="masked-lm").train()
     for found in (fill_mask(TEXT, small, 4), fill_mask(TEXT, ours, 4, tokenizer=minibert.load_tokenizer(small))):
         assert len(found) == len(rows) == 2
         for guess, row in zip(found, rows, strict=True):
@@ -273,10 +265,8 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -
     ],
 )
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
-def test_what_cannot_be_filled_is_refused(
-    text: Any, model: str, settings: Any, error: type[Exception], message: str, small: Path, folders: dict[str, Path]
-) -> None:
-    made: dict[str, Callable[[], Any]] = {
+def test_what_cannot_be_filled_is_refused(text, model, settings, error, message, small, folders):
+    made = {
         "folder": lambda: small,
         "fresh": lambda: minibert.load(small, head="masked-lm", new_head=True),
         "encoder": lambda: minibert.load(small),
@@ -287,10 +277,8 @@ def test_what_cannot_be_filled_is_refused(
         fill_mask(text, made[model](), **settings)
 
 
-def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_continues_its_word(
-    learned: tuple[Head, Path],
-) -> None:
-    reader: Any = open_reader(learned[1])
+def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_continues_its_word(learned):
+    reader = open_reader(learned[1])
     [guesses] = fill_mask("The film very [MASK]!", reader.model, 5, tokenizer=reader.tokenizer)
     answers, best = reader.answer(data := reader.task.from_texts(["The film very [MASK]!"])), guesses[0]
     filled = f"The film very {best.token}!"
@@ -300,7 +288,7 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
     assert fill_text("He was walk [MASK] [MASK].", best, MINILM) == "He was walking home."
 
 
-def test_a_text_that_cannot_be_filled_is_named_by_its_row(small: Path, run: Any, tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_filled_is_named_by_its_row(small, run, tmp_path):
     with pytest.raises(ValueError, match=r"row 1 .* 0 \[MASK\]"):
         minibert.predict(small, [TEXT, "no mask"])
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n" * 70 + "no mask\n")
@@ -321,26 +309,24 @@ def test_a_text_that_cannot_be_filled_is_named_by_its_row(small: Path, run: Any,
         ("a text\nand more\n".encode("utf-16-le"), "binary"),
     ],
 )
-def test_a_file_that_is_no_corpus_is_refused_before_anything_is_loaded(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_corpus_is_refused_before_anything_is_loaded(content, message, tmp_path):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         finetune("mask", tmp_path / "a.txt", model="no such checkpoint")
 
 
-def test_an_empty_file_measures_nothing(folders: dict[str, Path], run: Any, tmp_path: Path) -> None:
+def test_an_empty_file_measures_nothing(folders, run, tmp_path):
     (tmp_path / "a.txt").touch()
     assert "a.txt" in run("evaluate", folders["bert"], tmp_path / "a.txt", status=2)
 
 
-def test_a_list_of_texts_is_a_corpus_of_as_many_documents(folders: dict[str, Path]) -> None:
+def test_a_list_of_texts_is_a_corpus_of_as_many_documents(folders):
     assert TASK.read(lines_of(4)).documents == [[line] for line in lines_of(4)]
     for data in (lines_of(4), Corpus.of(lines_of(4))):
         assert finetune("mask", data, model=folders["bert"], epochs=2).head_is_trained
 
 
-def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_are_loaded() -> None:
+def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_are_loaded():
     for text, message in (
         ("😀 😀", r"all 4 tokens of the corpus are \[UNK\]; choose"),
         ("\u200b", "the corpus has no tokens"),

@@ -19,7 +19,7 @@ SETS = st.frozensets(st.sampled_from(NAMES))
 
 
 @given(st.lists(st.tuples(SETS, SETS), min_size=1))
-def test_scores_of_label_sets_are_those_of_scikit_learn(rows: list[tuple[frozenset[str], frozenset[str]]]) -> None:
+def test_scores_of_label_sets_are_those_of_scikit_learn(rows):
     true, predicted = zip(*rows, strict=True)
     there, found = (np.array([[name in row for name in NAMES] for row in side]) for side in (true, predicted))
     overall, classes = metrics.class_scores(true, predicted, NAMES)
@@ -31,7 +31,7 @@ def test_scores_of_label_sets_are_those_of_scikit_learn(rows: list[tuple[frozens
 
 
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2))
-def test_correlations_are_those_of_scipy(rows: list[tuple[int, int]]) -> None:
+def test_correlations_are_those_of_scipy(rows):
     true, predicted = zip(*rows, strict=True)
     constant = len(set(true)) == 1 or len(set(predicted)) == 1  # NaN in scipy
     expected = 0.0 if constant else stats.pearsonr(true, predicted)[0]
@@ -73,7 +73,7 @@ PHRASE = st.one_of(
 
 
 @given(answer=PHRASE, golds=st.lists(PHRASE, min_size=1, max_size=3), unanswerable=st.booleans())
-def test_scores_are_the_official_ones(answer: str, golds: list[str], unanswerable: bool) -> None:
+def test_scores_are_the_official_ones(answer, golds, unanswerable):
     golds = [text for text in golds if text.strip()] or ["cat"]
     starts = [sum(len(text) for text in golds[:number]) for number in range(len(golds))]
     question = Question("?", "".join(golds), tuple(map(Gold, golds, starts)))
@@ -91,5 +91,5 @@ def test_scores_are_the_official_ones(answer: str, golds: list[str], unanswerabl
         ("the", "cat", True, (0.0, 0.0)),
     ],
 )
-def test_a_score_by_hand(said: str, right: str, unanswerable: bool, expected: tuple[float, float]) -> None:
+def test_a_score_by_hand(said, right, unanswerable, expected):
     assert score_answer(said, Question("?", right, (Gold(right, 0),)), unanswerable) == pytest.approx(expected)

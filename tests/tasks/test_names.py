@@ -14,7 +14,6 @@ from sklearn.preprocessing import LabelEncoder, MultiLabelBinarizer
 
 from minibert.tasks.classification import Classification
 from minibert.tasks.names import in_order, in_order_of, with_points
-from minibert.text.tokenizer import Tokenizer
 
 ONE, SEVERAL, COMMA = Classification(), Classification(separator="|"), Classification(separator=",")
 CLASSES = range(12)  # from eleven on the order of text differs from that of numbers
@@ -57,7 +56,7 @@ PRINTED: list[Any] = [[0, 1, 1], [0.0, 1.0], [True, False], ["plot", "cast"], ["
     ],
     ids=["int", "uint8", "negative", "float", "bool", "text", "array of text", "letters", "Int64", "category"],
 )
-def test_classes_from_python_are_in_the_order_of_scikit_learn(labels: Any) -> None:
+def test_classes_from_python_are_in_the_order_of_scikit_learn(labels):
     theirs = LabelEncoder().fit(np.asarray(labels)).classes_.tolist()
     whole = [int(label) if isinstance(label, float) else label for label in theirs]  # 1.0 is the class 1
     assert order_of(ONE, labels) == list(map(str, whole))
@@ -75,27 +74,25 @@ def test_classes_from_python_are_in_the_order_of_scikit_learn(labels: Any) -> No
         ("x.jsonl", [10, "9", "x"] * 2, ["10", "9", "x"]),
     ],
 )
-def test_numbers_in_a_file_are_ordered_by_value_though_they_are_text(
-    tmp_path: Path, name: str, labels: list[Any], expected: list[str]
-) -> None:
+def test_numbers_in_a_file_are_ordered_by_value_though_they_are_text(tmp_path, name, labels, expected):
     data = read(tmp_path, ONE, name, labels)
     assert ONE.labels_of(data) == expected
     assert data.labels == list(map(str, labels))
 
 
-def test_large_numbers_are_ordered_exactly_and_other_digits_are_text() -> None:
+def test_large_numbers_are_ordered_exactly_and_other_digits_are_text():
     assert in_order([str(10**30), str(10**30 - 1), "9"]) == ["9", str(10**30 - 1), str(10**30)]
     assert in_order(["٣", "10", "9"]) == ["10", "9", "٣"]
     assert in_order(["nan", "10", "9"]) == ["10", "9", "nan"]
 
 
 @pytest.mark.parametrize("labels", [["a", 1], [1, "1"], [True, 2], np.array(["a", 1], dtype=object)])
-def test_names_and_numbers_in_one_column_are_refused_with_their_rows(labels: Any) -> None:
+def test_names_and_numbers_in_one_column_are_refused_with_their_rows(labels):
     with pytest.raises(ValueError, match=r"row 0 .*row 1 "):
         order_of(ONE, labels)
 
 
-def test_a_confusion_matrix_has_the_order_of_the_labels_and_classes_that_dev_lacks(tmp_path: Path) -> None:
+def test_a_confusion_matrix_has_the_order_of_the_labels_and_classes_that_dev_lacks(tmp_path):
     names = ONE.labels_of(read(tmp_path, ONE, "train.csv", [*CLASSES] * 2))
     dev = read(tmp_path, ONE, "dev.csv", [2, 10, 10])
     figures = ONE.measure([{"label": "2"}, {"label": "10"}, {"label": "11"}], dev, names).figures
@@ -125,7 +122,7 @@ def test_a_confusion_matrix_has_the_order_of_the_labels_and_classes_that_dev_lac
         ["0|1|1", "0|0|1"],
     ],
 )
-def test_a_matrix_of_0_and_1_keeps_all_of_its_columns_however_it_is_written(given: Any, tokenizer: Tokenizer) -> None:
+def test_a_matrix_of_0_and_1_keeps_all_of_its_columns_however_it_is_written(given, tokenizer):
     data = SEVERAL.from_labels(["good", "bad"], given)
     names = SEVERAL.labels_of(data)
     columns = OneVsRestClassifier(LogisticRegression()).fit([[0.0], [1.0], [0.0]], [[0, 1, 1], [0, 0, 1], [1, 0, 0]])
@@ -141,7 +138,7 @@ def test_a_matrix_of_0_and_1_keeps_all_of_its_columns_however_it_is_written(give
     [MATRIX.tolist(), [["plot", "cast"], ["cast"], []], [[0, 2], [1]], [["10", "2"], ["9"]]],
     ids=["matrix", "names", "numbers", "text of numbers"],
 )
-def test_an_array_in_a_cell_is_the_array_in_jsonl(tmp_path: Path, task: Classification, name: str, rows: Any) -> None:
+def test_an_array_in_a_cell_is_the_array_in_jsonl(tmp_path, task, name, rows):
     python = read(tmp_path, task, name, rows if name.endswith("jsonl") else [str(row) for row in rows])  # ['plot']
     as_json = read(tmp_path, task, name, rows if name.endswith("jsonl") else [json.dumps(row) for row in rows])
     expected = task.from_labels(["x"] * len(rows), rows)
@@ -149,8 +146,7 @@ def test_an_array_in_a_cell_is_the_array_in_jsonl(tmp_path: Path, task: Classifi
     assert python.names == as_json.names == in_order(expected.names)
 
 
-def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them() -> None:
-    rows: Any
+def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them():
     for rows in ([[0, 10], [2], [10]], [{0, 10}, {2}, {10}], [["b", "a"], [], ["c", "a"]], [["0"], ["10"], ["2", "0"]]):
         theirs = MultiLabelBinarizer().fit(rows).classes_.tolist()
         assert order_of(SEVERAL, rows) == list(map(str, theirs))
@@ -169,17 +165,17 @@ def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them()
         ([[0, [1]], [1, 0]], r"row 0 .*\[1\]"),
     ],
 )
-def test_arrays_that_may_be_several_things_are_refused_in_one_sentence(labels: Any, message: str) -> None:
+def test_arrays_that_may_be_several_things_are_refused_in_one_sentence(labels, message):
     with pytest.raises(ValueError, match=message):
         SEVERAL.from_labels(["x"] * 2, labels)
 
 
-def test_a_matrix_of_one_column_is_one_label_that_a_text_has_or_not() -> None:
+def test_a_matrix_of_one_column_is_one_label_that_a_text_has_or_not():
     data = SEVERAL.from_labels(["x", "y"], np.array([[1], [0]]))
     assert (data.labels, data.names) == ([("0",), ()], ["0"])
 
 
-def test_an_array_in_a_cell_of_text_is_no_class_where_texts_have_one_label(tmp_path: Path) -> None:
+def test_an_array_in_a_cell_of_text_is_no_class_where_texts_have_one_label(tmp_path):
     with pytest.raises(ValueError, match=r"0, 1, 1.*separator="):
         read(tmp_path, ONE, "x.csv", ["[0, 1, 1]", "[0, 0, 1]"])
     assert read(tmp_path, ONE, "y.csv", ["[PAD]", "[1]"]).labels == ["[PAD]", "[1]"]
@@ -190,7 +186,7 @@ def test_an_array_in_a_cell_of_text_is_no_class_where_texts_have_one_label(tmp_p
     [MATRIX.tolist(), [["plot", "cast"], ["cast"], []], [["plot"], ["cast"], ["plot"]], ["plot", ["plot", "cast"]]],
     ids=["matrix", "names", "one name each", "names and lists"],
 )
-def test_lists_of_labels_in_a_file_are_several_labels_without_a_separator_too(tmp_path: Path, rows: Any) -> None:
+def test_lists_of_labels_in_a_file_are_several_labels_without_a_separator_too(tmp_path, rows):
     data, expected = read(tmp_path, ONE, "x.jsonl", rows), read(tmp_path, SEVERAL, "x.jsonl", rows)
     assert (data.labels, data.names) == (expected.labels, expected.names)
     task = ONE.resolve(data)
@@ -202,7 +198,7 @@ def test_lists_of_labels_in_a_file_are_several_labels_without_a_separator_too(tm
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_a_decimal_comma_is_a_point(tmp_path: Path, delimiter: str) -> None:
+def test_a_decimal_comma_is_a_point(tmp_path, delimiter):
     cells = ["3,5", "-0,25", "4", ",5", "1,250", "1,5e-2"]
     table = "".join(f'a{delimiter}"{cell}"\n' for cell in cells)
     (tmp_path / "x.csv").write_text(f"text{delimiter}label\n{table}")
@@ -218,7 +214,7 @@ def test_a_decimal_comma_is_a_point(tmp_path: Path, delimiter: str) -> None:
         (["3,5", "1.234"], r"row 0 .*'3,5'.*row 1 .*'1\.234'"),
     ],
 )
-def test_a_comma_that_may_separate_thousands_is_refused(cells: list[str], message: str) -> None:
+def test_a_comma_that_may_separate_thousands_is_refused(cells, message):
     with pytest.raises(ValueError, match=message):
         with_points(cells, [f"row {row}" for row in range(len(cells))])
 
@@ -238,7 +234,5 @@ def test_a_comma_that_may_separate_thousands_is_refused(cells: list[str], messag
         (["LABEL_0", "0"], ["0", "1"], None),
     ],
 )
-def test_the_order_of_a_head_is_kept_for_the_same_labels(
-    known: list[str], names: list[str], expected: list[str] | None
-) -> None:
+def test_the_order_of_a_head_is_kept_for_the_same_labels(known, names, expected):
     assert in_order_of(known, names) == expected

@@ -52,7 +52,7 @@ NONE = {"question": "Why?", "answers": [], "is_impossible": True}
         (squad(ROME | {"is_impossible": False}), True),
     ],
 )
-def test_questions_are_read_with_their_passages_and_answers(tmp_path: Path, content: Any, unanswerable: bool) -> None:
+def test_questions_are_read_with_their_passages_and_answers(tmp_path, content, unanswerable):
     data = Answering().read(written(tmp_path, content))
     first, *others = data.rows
     assert (data.known, data.unanswerable) == (True, unanswerable)
@@ -88,7 +88,7 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
         ('{"data":\n[}', r"squad\.json .*line 2\b"),
     ],
 )
-def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         Answering().read(written(tmp_path, content))
 
@@ -103,13 +103,13 @@ def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: A
         ("Rome", 10, "Rome or Rome or Rome", Gold("Rome", 8)),
     ],
 )
-def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int, context: str, expected: Gold) -> None:
+def test_an_answer_is_repaired_on_request(tmp_path, text, start, context, expected):
     data = Answering(repair=True).read(written(tmp_path, squad(moved(text, start), context=context)))
     assert data.rows[0].answers == (expected,)
     assert (data.repaired, data.left_out) == (1, 0)
 
 
-def test_an_answer_that_is_nowhere_is_left_out_on_request(tmp_path: Path) -> None:
+def test_an_answer_that_is_nowhere_is_left_out_on_request(tmp_path):
     answers = [*moved("Paris", 3)["answers"], *moved("Rome", 0)["answers"]]
     path = written(tmp_path, squad(ROME, moved("Paris", 3), {"answers": answers}, moved(" ", 2)))
     with pytest.raises(ValueError, match=r"qas\[1\] .*'Paris'.* 3\b.*repair=True"):
@@ -134,7 +134,7 @@ EXPECTED = [(gold("Rome"), gold("Ann")), ()]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json", "a.jsonl.gz", "a.parquet"])
-def test_rows_of_hugging_face_are_read(tmp_path: Path, name: str) -> None:
+def test_rows_of_hugging_face_are_read(tmp_path, name):
     path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in ROWS)
     if name == "a.parquet":
         arrow = pytest.importorskip("pyarrow")
@@ -149,7 +149,7 @@ def test_rows_of_hugging_face_are_read(tmp_path: Path, name: str) -> None:
     assert data.unanswerable
 
 
-def test_lines_in_a_json_need_the_format(tmp_path: Path) -> None:
+def test_lines_in_a_json_need_the_format(tmp_path):
     path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in ROWS))
     with pytest.raises(ValueError, match="format='jsonl'"):
         Answering().read(path)
@@ -168,7 +168,7 @@ def test_lines_in_a_json_need_the_format(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("delimiter", [",", ";"])
-def test_columns_of_a_table_are_read(tmp_path: Path, answer: dict[str, Any], delimiter: str) -> None:
+def test_columns_of_a_table_are_read(tmp_path, answer, delimiter):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(BOTH | answer), delimiter=delimiter)
         table.writeheader()
@@ -179,7 +179,7 @@ def test_columns_of_a_table_are_read(tmp_path: Path, answer: dict[str, Any], del
     assert [row.answers for row in data.rows] == [(gold("Rome"),), ()]
 
 
-def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
+def test_an_answer_without_a_place_is_found_on_request(tmp_path):
     for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
         (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
         with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*repair=True"):
@@ -202,7 +202,7 @@ def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
         (BOTH | {"answer": "Rome", "start": 3}, r"'Rome'.* 3\b"),
     ],
 )
-def test_a_row_without_question_passage_and_answer_is_refused(tmp_path: Path, row: Any, message: str) -> None:
+def test_a_row_without_question_passage_and_answer_is_refused(tmp_path, row, message):
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(ValueError, match=message):
         Answering().read(tmp_path / "a.jsonl")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +24,9 @@ BOUND = 1e-4
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Random checkpoints by family, each written once."""
-    found: dict[str, Path] = {}
+    found = {}
 
-    def folder_of(family: str) -> Path:
+    def folder_of(family):
         if family not in found:
             folder = tmp_path_factory.mktemp(family)
             if family in CLASSES:
@@ -75,9 +74,7 @@ def apart(found: Sequence[Score], expected: Sequence[Sequence[float]]) -> float:
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "electra", *CLASSES])
-def test_scores_are_those_of_a_plain_loop_and_a_scorer_that_masks_nothing_would_be_caught(
-    family: str, folder_of: Callable[[str], Path]
-) -> None:
+def test_scores_are_those_of_a_plain_loop_and_a_scorer_that_masks_nothing_would_be_caught(family, folder_of):
     expected = plain_loop(folder_of(family), TEXTS)
     assert apart(Scorer(folder_of(family))(TEXTS), expected) < BOUND
     unmasked = [Score(sum(one), [], one) for one in plain_unmasked(folder_of(family), TEXTS, special=False)]
@@ -97,13 +94,13 @@ def plain_unmasked(folder: Path, texts: Sequence[str], special: bool) -> list[li
     return found
 
 
-def test_without_masks_the_scores_are_those_of_the_text_as_it_is(bert: Path) -> None:
+def test_without_masks_the_scores_are_those_of_the_text_as_it_is(bert):
     found = Scorer(bert, masked=False)(TEXTS)
     assert apart(found, plain_unmasked(bert, TEXTS, special=True)) < BOUND
     assert [one.tokens[0] for one in found] == ["[CLS]"] * len(TEXTS)
 
 
-def test_texts_in_any_order_batch_and_portion_get_the_same_scores(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_in_any_order_batch_and_portion_get_the_same_scores(bert, monkeypatch):
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(OTHER, size=size)) for size in generator.integers(1, 30, size=60)]
     expected = plain_loop(bert, texts)
@@ -115,9 +112,9 @@ def test_texts_in_any_order_batch_and_portion_get_the_same_scores(bert: Path, mo
     assert Scorer(bert)([]) == []
 
 
-def test_score_gives_a_number_a_text_or_the_tokens_too_for_a_folder_or_a_loaded_model(bert: Path) -> None:
+def test_score_gives_a_number_a_text_or_the_tokens_too_for_a_folder_or_a_loaded_model(bert):
     scores, tokenizer = minibert.score(TEXTS, bert), minibert.load_tokenizer(bert)
-    model: Any = minibert.load(bert, head="masked-lm").train()
+    model = minibert.load(bert, head="masked-lm").train()
     assert all(isinstance(one, float) and one < 0 for one in scores)
     assert minibert.score(np.array(TEXTS), model=model, tokenizer=tokenizer) == pytest.approx(scores, abs=BOUND)
     assert model.training  # as it was
@@ -127,11 +124,11 @@ def test_score_gives_a_number_a_text_or_the_tokens_too_for_a_folder_or_a_loaded_
 
 
 @pytest.mark.skipif(not has_bfloat16(torch.device("cpu")), reason="this CPU does not multiply bfloat16")
-def test_bfloat16_is_near(bert: Path) -> None:
+def test_bfloat16_is_near(bert):
     assert minibert.score(TEXTS, bert, precision="bfloat16") == pytest.approx(minibert.score(TEXTS, bert), rel=0.02)
 
 
-def test_on_a_gpu_the_scores_are_those_of_the_cpu(bert: Path) -> None:
+def test_on_a_gpu_the_scores_are_those_of_the_cpu(bert):
     expected = minibert.score(TEXTS, bert, device="cpu")
     with emulated_device():
         assert minibert.score(TEXTS, bert, device="gpu") == pytest.approx(expected, abs=BOUND)
@@ -155,27 +152,25 @@ def test_on_a_gpu_the_scores_are_those_of_the_cpu(bert: Path) -> None:
         (["a"], {"color": "red"}, TypeError, "color"),
     ],
 )
-def test_what_has_no_score_is_refused(
-    texts: Any, settings: dict[str, Any], error: type[Exception], message: str, bert: Path
-) -> None:
+def test_what_has_no_score_is_refused(texts, settings, error, message, bert):
     with pytest.raises(error, match=message):
         minibert.score(texts, bert, **settings)
 
 
-def test_a_long_text_is_cut_on_request(bert: Path) -> None:
+def test_a_long_text_is_cut_on_request(bert):
     with pytest.warns(minibert.text.tokenized.TruncationWarning):
         [cut] = minibert.score(["good " * 50], bert, long="cut")
     assert [cut] == pytest.approx(minibert.score(["good " * 38], bert), abs=BOUND)
 
 
-def test_a_model_without_a_trained_head_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_trained_head_is_refused(bert, tmp_path):
     headless = write_words_checkpoint(tmp_path / "headless")
     with pytest.raises(ValueError, match=r"headless.*'masked-lm'.*minibert-novels"):
         minibert.score(TEXTS, headless)
     tokenizer, fresh = minibert.load_tokenizer(bert), minibert.load(bert, head="masked-lm", new_head=True)
     with pytest.raises(ValueError, match=r"'masked-lm'.*never trained"):
-        minibert.score(TEXTS, fresh, tokenizer=tokenizer)  # type: ignore[arg-type]
+        minibert.score(TEXTS, fresh, tokenizer=tokenizer)
     with pytest.raises(TypeError, match="tokenizer="):
-        minibert.score(TEXTS, minibert.load(bert, head="masked-lm"))  # type: ignore[arg-type]
+        minibert.score(TEXTS, minibert.load(bert, head="masked-lm"))
     with pytest.raises(TypeError, match="Encoder"):
-        minibert.score(TEXTS, minibert.load(bert))  # type: ignore[arg-type]
+        minibert.score(TEXTS, minibert.load(bert))

@@ -38,7 +38,7 @@ def read(folder: Path, text: str, name: str = "a.conll", **how: Any) -> Sentence
     ids=["tabs", "spaces", "marks and line ends of Windows", "four columns", "documents without empty lines"],
 )
 @pytest.mark.parametrize(("name", "pack"), [("a.conll", bytes), ("a.conll.gz", gzip.compress)])
-def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: str, pack: Any) -> None:
+def test_sentences_are_read_from_conll_columns(tmp_path, text, name, pack):
     (tmp_path / name).write_bytes(pack(text.encode()))
     data = TASK.read(tmp_path / name)
     assert [[word.replace("\u00a0", " ") for word in words] for words in data.words] == [["New York", "Beach"], ["me"]]
@@ -64,7 +64,7 @@ def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: 
         ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", r"a\.conll.*'Wort' and 'Art'"),
     ],
 )
-def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path, text, message):
     (tmp_path / "a.conll").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=message):
         TASK.read(tmp_path / "a.conll")
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: 
         "Ann PERSON in O Rome LOCATION",
     ],
 )
-def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) -> None:
+def test_a_file_of_a_single_short_sentence_is_read(tmp_path, rows):
     words, tags = rows.split()[::2], rows.split()[1::2]
     pairs = list(zip(words, tags, strict=False))
     (tmp_path / "a.conll").write_text("".join(f"{word}\t{tag}\n" for word, tag in pairs))
@@ -90,7 +90,7 @@ def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) ->
 
 @pytest.mark.parametrize("header", ["word tag", "Token NER", "form upos"])
 @pytest.mark.parametrize("row", ["Ann O", "Ann B-person", "Ann PERSON"])
-def test_a_header_above_a_single_row_is_no_word(tmp_path: Path, header: str, row: str) -> None:
+def test_a_header_above_a_single_row_is_no_word(tmp_path, header, row):
     word, tag = row.split()
     for name, space in (("a.conll", " "), ("a.tsv", "\t"), ("a.csv", ",")):
         (tmp_path / name).write_text(f"{header}\n{row}\n".replace(" ", space))
@@ -99,9 +99,7 @@ def test_a_header_above_a_single_row_is_no_word(tmp_path: Path, header: str, row
 
 
 @pytest.mark.parametrize(("columns", "words"), [((1, 2), ["Wort", "me"]), (("Wort", "Art"), ["me"])])
-def test_columns_that_are_chosen_decide_about_a_header_above_a_single_row(
-    tmp_path: Path, columns: Any, words: list[str]
-) -> None:
+def test_columns_that_are_chosen_decide_about_a_header_above_a_single_row(tmp_path, columns, words):
     (tmp_path / "a.conll").write_text("Wort Art\nme O\n")
     assert replace(TASK, columns=columns).read(tmp_path / "a.conll").words == [words]
 
@@ -138,23 +136,23 @@ ROWS = "{0}Ann NNP B-person\n{1}Lee NNP I-person\n{2}left VBD O\n\n{0}Rome NNP B
         (CONLL_U, {"columns": (2, 4)}),
     ],
 )
-def test_comments_headers_numbers_and_other_columns_are_no_words(tmp_path: Path, text: str, how: Any) -> None:
+def test_comments_headers_numbers_and_other_columns_are_no_words(tmp_path, text, how):
     data = read(tmp_path, text, **how)
     assert (data.words, data.tags) == ANN
 
 
-def test_the_summary_says_how_many_lines_are_left_out(tmp_path: Path) -> None:
+def test_the_summary_says_how_many_lines_are_left_out(tmp_path):
     assert read(tmp_path, "# by hand\nid word pos ner\n" + ROWS.format("7 ", "8 ", "9 ")).notes[0].startswith("1 line ")
     assert read(tmp_path, CONLL_U, columns=(2, 4)).notes[0].startswith("2 lines ")
     assert read(tmp_path, ROWS.format("", "", "")).notes == ()
 
 
-def test_a_word_of_a_csv_may_be_a_hash(tmp_path: Path) -> None:
+def test_a_word_of_a_csv_may_be_a_hash(tmp_path):
     assert read(tmp_path, "#,O\nme,O\n", "a.csv").words == [["#", "me"]]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_a_csv_has_quotes_and_perhaps_a_header(tmp_path: Path, delimiter: str) -> None:
+def test_a_csv_has_quotes_and_perhaps_a_header(tmp_path, delimiter):
     rows = [["Word", "POS", "Tag"], ["Ann", "NNP", "B-person"], [",", ",", "O"], [], ['"', "x", "O"]]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows(rows)
@@ -162,7 +160,7 @@ def test_a_csv_has_quotes_and_perhaps_a_header(tmp_path: Path, delimiter: str) -
     assert (data.words, data.tags) == ([["Ann", ","], ['"']], [["B-person", "O"], ["O"]])
 
 
-def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Path) -> None:
+def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path):
     data = read(tmp_path, "Ann,B-person\nLee,I-person\nleft,O\n\nRome,B-location\n", "a.csv")
     assert (data.words, data.tags) == ANN
     with pytest.raises(ValueError, match=r"line 2\b.*quote"):
@@ -186,12 +184,12 @@ def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Pa
         ("Ann B-person\nme O\n", {"tag_names": ("O", "B-city")}, r"'B-person'.*tag_names"),
     ],
 )
-def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: str, how: Any, message: str) -> None:
+def test_columns_and_names_that_are_not_there_are_refused(tmp_path, text, how, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text, **how)
 
 
-def test_words_without_tags_are_read_on_request(tmp_path: Path) -> None:
+def test_words_without_tags_are_read_on_request(tmp_path):
     (tmp_path / "a.conll").write_text("# x y\nAnn\nLee\nleft\n\nRome\n")
     data = read_sentences(tmp_path / "a.conll", Tagging(columns=(2, 4)), tagged=False)
     assert data.words == ANN[0]
@@ -221,7 +219,7 @@ def objects(words: str, tags: str, given: Any = ANN[1]) -> list[dict[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet", "a.data"])
-def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how: Any, name: str) -> None:
+def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path, rows, how, name):
     path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in rows)
     if name == "a.parquet":
         arrow = pytest.importorskip("pyarrow")
@@ -234,9 +232,9 @@ def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how
     assert (data.words, data.tags) == ANN
 
 
-def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
+def test_tags_of_objects_may_be_numbers(tmp_path):
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, 9]}\n', "a.jsonl")
-    assert TASK.labels_of(data) == ["9", "10"] and "tag_names=" in data.notes[0]
+    assert TASK.labels_of(data) == ["9", "10"] and "tag_names (" in data.notes[0]
     names = tuple(map("B-{}".format, range(11)))
     data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, "B-9"]}\n', "a.jsonl", tag_names=names)
     assert (data.tags, data.notes) == ([["B-10", "B-9"]], ())
@@ -255,6 +253,6 @@ def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
         ('{"words": [], "tags": []}', r"a\.jsonl.*sentences"),
     ],
 )
-def test_an_object_that_is_no_sentence_is_refused_by_line(tmp_path: Path, record: str, message: str) -> None:
+def test_an_object_that_is_no_sentence_is_refused_by_line(tmp_path, record, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, record + "\n", "a.jsonl")

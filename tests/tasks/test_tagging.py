@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def sure(*rows: Any) -> list[Any]:
 # Files
 
 
-def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
+def test_what_is_predicted_can_be_read_again(tmp_path):
     lines = TASK.format_predictions(sure(*BEACH.known_tags), BEACH)
     assert lines == ["Redondo\tB-location", "Beach\tI-location", "Blvd\tI-location", ".\tO", "", "me\tO", ""]
     (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
@@ -64,7 +63,7 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
 # Labels
 
 
-def test_tags_that_are_numbers_are_ordered_by_value() -> None:
+def test_tags_that_are_numbers_are_ordered_by_value():
     tags = [str(number) for number in range(12)]
     assert TASK.labels_of(Sentences([["a"] * 12], [tags])) == tags
 
@@ -95,7 +94,7 @@ def test_tags_that_are_numbers_are_ordered_by_value() -> None:
         ),
     ],
 )
-def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> None:
+def test_sentences_that_cannot_be_used_are_refused(use, message):
     with pytest.raises(ValueError, match=message):
         use()
 
@@ -106,9 +105,7 @@ def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> No
 
 @settings(max_examples=80, deadline=None)
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
-def test_windows_and_places_are_those_of_transformers_and_each_word_has_most_context(
-    data: Sentences, max_length: int
-) -> None:
+def test_windows_and_places_are_those_of_transformers_and_each_word_has_most_context(data, max_length):
     """The rule by brute force: of all windows of transformers with a word's first token the most central one."""
     encoded, room = encode(data, max_length), max_length - 2
     examples = iter(encoded.examples)
@@ -134,7 +131,7 @@ def test_windows_and_places_are_those_of_transformers_and_each_word_has_most_con
 
 @settings(max_examples=80, deadline=None)
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
-def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length: int) -> None:
+def test_every_word_has_an_answer_and_it_is_its_own(data, max_length):
     encoded = encode(data, max_length)
     answers = [one["tags"] for one in TASK.decode(certain(encoded), encoded, data, LABELS)]
     assert [len(row) for row in answers] == [len(words) for words in data.words]
@@ -143,7 +140,7 @@ def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length:
         assert row == seen
 
 
-def test_words_without_a_token_are_outside_and_are_counted() -> None:
+def test_words_without_a_token_are_outside_and_are_counted():
     vanish = Sentences(
         [["me"], ["Ann", "\u200b", "Lee"], ["\u200b"], [], ["you"]], [["O"], ["B-person"] * 3, ["O"], [], ["O"]]
     )
@@ -172,7 +169,7 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
 # Measure
 
 
-def test_a_measure_has_entities_types_and_words() -> None:
+def test_a_measure_has_entities_types_and_words():
     data = Sentences([["Ann", "Lee", "in", "Rome"], ["me"]], [["B-person", "I-person", "O", "B-location"], ["O"]])
     measure = TASK.measure(sure(["B-person", "O", "O", "B-location"], ["O"]), data, LABELS)
     assert measure.score == measure.figures["f1"] == 0.5
@@ -202,14 +199,14 @@ def test_a_measure_has_entities_types_and_words() -> None:
         (" \t\n", ""),
     ],
 )
-def test_raw_text_is_split_at_spaces_and_punctuation_as_training_data_is(text: str, words: str) -> None:
+def test_raw_text_is_split_at_spaces_and_punctuation_as_training_data_is(text, words):
     data = TASK.from_texts([text])
     assert data.words == [words.split()]
     assert [text[start:end] for start, end in data.places[0]] == words.split()
     assert Tagging(pretokenized=True).from_texts([text]).words == [text.split()]
 
 
-def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their_words() -> None:
+def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their_words():
     data = TASK.from_texts(["He left  New York, alone.", ""])
     tags = ["O", "O", "B-location", "I-location", "O", "O", "O"]
     first = {"tags": tags, "probabilities": [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0], "entities": entities(tags)}

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_correlations_are_those_of_scipy_over_the_cosines_of_the_vectors(checkpoint: Path) -> None:
+def test_correlations_are_those_of_scipy_over_the_cosines_of_the_vectors(checkpoint):
     a, b = (minibert.embed(side, checkpoint, pooling="mean").astype(np.float64) for side in (FIRST, SECOND))
     cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     found = measure_similarity(FIRST, SECOND, SCORES, checkpoint, pooling="mean")
@@ -39,7 +38,7 @@ def test_correlations_are_those_of_scipy_over_the_cosines_of_the_vectors(checkpo
     assert other.figures != found.figures
 
 
-def test_the_error_of_a_correlation_is_the_deviation_over_new_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_correlation_is_the_deviation_over_new_samples(monkeypatch):
     """Of a normal pair with correlation r it is (1 - r²) / √n."""
     random = np.random.default_rng(0)
     r, n = 0.8, 400
@@ -51,7 +50,7 @@ def test_the_error_of_a_correlation_is_the_deviation_over_new_samples(monkeypatc
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_figures_of_a_ranking_are_those_of_scikit_learn_and_of_counting(seed: int, count: int) -> None:
+def test_figures_of_a_ranking_are_those_of_scikit_learn_and_of_counting(seed, count):
     random = np.random.default_rng(seed)
     rows = random.permutation(30).tolist()
     right = set(random.choice(30, count, replace=False).tolist())
@@ -64,7 +63,7 @@ def test_figures_of_a_ranking_are_those_of_scikit_learn_and_of_counting(seed: in
         assert found[f"recall@{k}"] == sum(rank <= k for rank in ranks) / count
 
 
-def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoint: Path) -> None:
+def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoint):
     queries = ["the film", "the film", "fine words", "fine words"]
     texts = ["a dull film", "one text", "fine words", "fine words"]
     found = measure_retrieval(queries, texts, checkpoint, pooling="mean")
@@ -90,13 +89,13 @@ def test_equal_texts_are_one_and_equal_queries_have_several_right_texts(checkpoi
         (lambda model: measure_retrieval(["a", "b"], ["c", "c"], model), "1 text$"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(call: Any, message: str, checkpoint: Path) -> None:
+def test_what_cannot_be_measured_is_refused(call, message, checkpoint):
     with pytest.raises(ValueError, match=message):
         call(checkpoint)
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_a_table_is_read_by_usual_names_or_by_order(header: bool, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_table_is_read_by_usual_names_or_by_order(header, checkpoint, tmp_path):
     rows = [f'"{a}","{b}",{score}' for a, b, score in zip(FIRST, SECOND, SCORES, strict=True)]
     path = tmp_path / "sts.csv"
     path.write_text("\n".join(["sentence1,sentence2,score"] * header + rows) + "\n")
@@ -108,9 +107,7 @@ def test_a_table_is_read_by_usual_names_or_by_order(header: bool, checkpoint: Pa
         measure_file(path, "similarity", checkpoint)
 
 
-def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(checkpoint, tmp_path, capsys):
     path = tmp_path / "sts.tsv"
     path.write_text("".join(f"{a}\t{b}\t{s}\n" for a, b, s in zip(FIRST, SECOND, SCORES, strict=True)))
     assert cli.main(["evaluate", str(checkpoint), str(path), "--pooling", "mean", "--json"]) == 0
@@ -130,7 +127,7 @@ def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(
 @pytest.mark.parametrize(
     "names", ["query,document", "query-id,corpus-id,score,query,document", "question,passage", "premise,hypothesis"]
 )
-def test_the_usual_names_of_queries_and_documents_are_known(names: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_the_usual_names_of_queries_and_documents_are_known(names, checkpoint, tmp_path):
     path = tmp_path / "pairs.csv"
     others = len(names.split(",")) - 2
     rows = [",".join([*["1"] * others, a, b]) for a, b in zip(FIRST, SECOND, strict=True)]
@@ -139,14 +136,14 @@ def test_the_usual_names_of_queries_and_documents_are_known(names: str, checkpoi
     assert found == measure_retrieval(FIRST, SECOND, checkpoint, pooling="mean")
 
 
-def test_a_text_that_does_not_answer_its_query_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_text_that_does_not_answer_its_query_is_refused(checkpoint, tmp_path):
     path = tmp_path / "qrels.tsv"
     path.write_text("query\tdocument\tscore\na\tone text\t1\nb\tthe film\t0\n")
     with pytest.raises(ValueError, match=r"line 3, has the score 0\b"):
         measure_file(path, "retrieval", checkpoint)
 
 
-def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint, tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text("frage,antwort\nthe good film,one text\n")
     with pytest.raises(ValueError, match=r"'frage', 'antwort'.*--text"):

@@ -19,7 +19,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A family's folder as transformers saves it, for reading only."""
 
     @cache
-    def folder(family: str) -> Path:
+    def folder(family):
         path = tmp_path_factory.mktemp("tokenizers") / family
         return minilm_folder() if family == "bert" or write_saved(path, family) is None else path
 
@@ -36,7 +36,7 @@ def both(folders: Callable[[str], Path]) -> Callable[[str], tuple[Tokenizer, Any
 def copied(folders: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
     """A family's folder to be changed, in a model with room for more tokens; "words": BERT's with vocab.txt alone."""
 
-    def copy(family: str) -> Path:
+    def copy(family):
         folder = tmp_path / family
         if family != "words":
             shutil.copytree(folders(family), folder)

@@ -94,14 +94,14 @@ THREE = ("WordPiece", "BPE", "unigram")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), SETTINGS.values(), ids=SETTINGS)
-def test_hard_texts_give_the_ids_of_the_library(ours: Any, theirs: tokenizers.Tokenizer) -> None:
+def test_hard_texts_give_the_ids_of_the_library(ours, theirs):
     assert differences(ours, theirs, HARD) == []
 
 
 @pytest.mark.parametrize("name", THREE)
 @settings(max_examples=100)
 @given(data=st.data())
-def test_any_text_gives_the_ids_of_the_library(name: str, data: st.DataObject) -> None:
+def test_any_text_gives_the_ids_of_the_library(name, data):
     excluded = ["Cs", "Cn"] if name == "BPE" else ["Cs"]  # Python may not know the newest characters
     parts = st.one_of(
         st.text(st.characters(exclude_categories=excluded)),
@@ -123,13 +123,13 @@ def characters(plain_until: int, step: int) -> list[str]:
 
 
 @some_or_all
-def test_wordpiece_reads_every_character_as_the_library_does(step: int) -> None:
+def test_wordpiece_reads_every_character_as_the_library_does(step):
     words = [f"a{character}b {character}" for character in characters(0x10000, step)]
     assert differences(*SETTINGS["WordPiece"], (" ".join(words[i : i + 64]) for i in range(0, len(words), 64))) == []
 
 
 @some_or_all
-def test_bpe_splits_at_every_character_as_the_library_does(step: int) -> None:
+def test_bpe_splits_at_every_character_as_the_library_does(step):
     splitter, wrong = pre_tokenizers.ByteLevel(add_prefix_space=False), []
     for character in characters(0x3000, step):
         text = f"a{character}1{character} {character}"
@@ -139,7 +139,7 @@ def test_bpe_splits_at_every_character_as_the_library_does(step: int) -> None:
 
 
 @some_or_all
-def test_unigram_splits_at_every_character_as_the_library_does(step: int) -> None:
+def test_unigram_splits_at_every_character_as_the_library_does(step):
     splitter = unigram().pre_tokenizer
     for text in (f"a{c}b▁{c} ▁▁c" for c in characters(0x3000, step)):
         assert unigram_module.split_words(text) == [word for word, _ in splitter.pre_tokenize_str(text)], ascii(text)
@@ -150,7 +150,7 @@ def test_unigram_splits_at_every_character_as_the_library_does(step: int) -> Non
     st.dictionaries(st.text("ab▁", min_size=1, max_size=4), st.sampled_from([-1.0, -2.0, -3.0, -5.0])),
     st.text("abc ", max_size=12),
 )
-def test_of_cuts_with_the_same_score_the_library_s_is_taken(scores: dict[str, float], text: str) -> None:
+def test_of_cuts_with_the_same_score_the_library_s_is_taken(scores, text):
     vocab = [*PIECES[:4], *scores.items()]
     assert differences(Unigram(vocab, 3), unigram(vocab), [text]) == []
 
@@ -178,9 +178,7 @@ MISTAKES: list[tuple[str, Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "owner", "step", "mistake"), MISTAKES)
-def test_the_comparison_notices_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, name: str, owner: Any, step: str, mistake: Any
-) -> None:
+def test_the_comparison_notices_a_mistake(monkeypatch, name, owner, step, mistake):
     monkeypatch.setattr(owner, step, mistake, raising=False)
     assert differences(*SETTINGS[name], HARD) != []
 
@@ -188,7 +186,7 @@ def test_the_comparison_notices_a_mistake(
 # -- examples
 
 
-def test_words_and_special_tokens_are_split_as_the_docstrings_say() -> None:
+def test_words_and_special_tokens_are_split_as_the_docstrings_say():
     ours = WordPiece(VOCAB)
     assert ours.split("Café-Bar 東京") == ours.tokens("Café-Bar 東京") == ["cafe", "-", "bar", "東", "京"]
     assert ours.pieces("unbelievably") == ["un", "##bel", "##ie", "##va", "##bly"]

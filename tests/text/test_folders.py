@@ -38,7 +38,7 @@ def movies(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_large_movie_review_dataset_is_read_as_scikit_learn_reads_it(movies: Path) -> None:
+def test_the_large_movie_review_dataset_is_read_as_scikit_learn_reads_it(movies):
     with pytest.warns(UserWarning) as said:
         data = Classification(missing="drop").read(movies)
     theirs = load_files(movies, categories=["neg", "pos"], shuffle=False, encoding="utf-8")
@@ -52,13 +52,13 @@ def test_the_large_movie_review_dataset_is_read_as_scikit_learn_reads_it(movies:
 
 
 @pytest.mark.filterwarnings("ignore:.* files are left out")
-def test_unlabelled_texts_are_no_third_class(movies: Path) -> None:
+def test_unlabelled_texts_are_no_third_class(movies):
     with pytest.raises(ValueError, match=r"unsup.0_0\.txt .*None.*missing='drop'"):
         Classification().read(movies)
 
 
 @pytest.mark.filterwarnings("ignore:.* files are left out")
-def test_the_folder_of_a_data_set_is_refused_where_the_folder_of_its_labels_is_meant(movies: Path) -> None:
+def test_the_folder_of_a_data_set_is_refused_where_the_folder_of_its_labels_is_meant(movies):
     with pytest.raises(ValueError, match=r"aclImdb .*train.v1.neg.0_2\.txt"):
         Classification().read(movies.parent)
     with pytest.raises(ValueError, match=r"pos .*0_9\.txt"):
@@ -66,7 +66,7 @@ def test_the_folder_of_a_data_set_is_refused_where_the_folder_of_its_labels_is_m
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
-def test_each_file_is_one_text_in_the_order_of_the_names(tmp_path: Path, encoding: str) -> None:
+def test_each_file_is_one_text_in_the_order_of_the_names(tmp_path, encoding):
     texts = {"b.txt": "two\nlines\n", "a.TXT": "café", "c.txt": "", "sub.d/a.txt": "below"}
     for name, text in [*texts.items()][:3]:
         (tmp_path / name).write_text(text, encoding=encoding)
@@ -74,7 +74,7 @@ def test_each_file_is_one_text_in_the_order_of_the_names(tmp_path: Path, encodin
     assert read(Path(os.path.relpath(tmp_path)), encoding=encoding) == ["café", "two\nlines", ""]
 
 
-def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path):
     write(tmp_path, a="a", b__c__d="d")
     for name in (".hidden.txt", "x.csv", "README"):
         (tmp_path / "b" / name).write_text("x")
@@ -87,27 +87,25 @@ def test_files_that_are_no_texts_are_left_out_and_counted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("settings", [{"format": "csv"}, {"format": "txt"}, {"delimiter": ";"}])
-def test_a_folder_has_no_format_and_no_delimiter(tmp_path: Path, settings: Any) -> None:
+def test_a_folder_has_no_format_and_no_delimiter(tmp_path, settings):
     with pytest.raises(ValueError, match="format"):
         TextFile(write(tmp_path, a="a"), **settings)
 
 
-def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_is_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     with pytest.raises(ValueError, match=r"a\.txt, at byte 3\b.*UTF-8 .*encoding='cp1252'"):
         read(tmp_path)
 
 
-def test_the_texts_of_a_folder_are_embedded_in_order(tmp_path: Path, checkpoint: Path) -> None:
+def test_the_texts_of_a_folder_are_embedded_in_order(tmp_path, checkpoint):
     folder, texts = write(tmp_path / "texts", b="a dull film", a="the film"), ["the film", "a dull film"]
     embed_file(folder, tmp_path / "x.npy", checkpoint)
     assert np.array_equal(np.load(tmp_path / "x.npy"), minibert.embed(texts, checkpoint))
 
 
 @pytest.mark.filterwarnings("ignore:.* left out", "ignore:.* folds", "ignore:all .* texts were predicted")
-def test_a_folder_trains_a_classifier_and_predict_keeps_the_name_of_each_file(
-    movies: Path, tmp_path: Path, checkpoint: Path, run: Any
-) -> None:
+def test_a_folder_trains_a_classifier_and_predict_keeps_the_name_of_each_file(movies, tmp_path, checkpoint, run):
     model, out = tmp_path / "model", tmp_path / "out.jsonl"
     printed = run("classify", "train", movies, "--missing", "drop", "--folds", 0, "--model", checkpoint, "--out", model)
     assert "4 rows (2 neg, 2 pos)" in printed

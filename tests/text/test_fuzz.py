@@ -190,7 +190,7 @@ def check(kind: Kind, content: bytes, folder: Path) -> bool:
     "mutations", [MUTATIONS // 10, pytest.param(MUTATIONS, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_damaged_files_are_read_or_refused_by_name(kind: Kind, mutations: int, tmp_path: Path) -> None:
+def test_damaged_files_are_read_or_refused_by_name(kind, mutations, tmp_path):
     assert check(kind, kind.pack(text_of(kind.content)), tmp_path)
     accepted = 0
     for seed in range(mutations):

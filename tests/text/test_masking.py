@@ -46,7 +46,7 @@ def draw(masking: Callable[..., Any]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_of_a_million_tokens_15_per_cent_are_chosen_and_never_special_ones(whole_words: bool) -> None:
+def test_of_a_million_tokens_15_per_cent_are_chosen_and_never_special_ones(whole_words):
     original, masked, labels = draw(WORDS if whole_words else MASKING)
     chosen, is_text = labels != IGNORED, np.isin(original, list(TOKENIZER.control_ids), invert=True)
     assert is_text.sum() == MILLION and not (chosen & ~is_text).any()
@@ -64,7 +64,7 @@ def test_of_a_million_tokens_15_per_cent_are_chosen_and_never_special_ones(whole
 
 
 @given(rows, numbers, numbers, numbers, st.floats(0.01, 0.99), st.booleans())
-def test_unmasked_restores_the_row(ids: list[int], seed: int, epoch: int, row: int, rate: float, whole: bool) -> None:
+def test_unmasked_restores_the_row(ids, seed, epoch, row, rate, whole):
     masked, labels = replace(WORDS if whole else MASKING, seed=seed, rate=rate)(ids, epoch, row)
     assert len(masked) == len(labels) == len(ids)
     assert unmasked(masked, labels) == ids
@@ -79,7 +79,7 @@ def chosen(masking: Masking, ids: list[int]) -> list[list[bool]]:
     return [[label != IGNORED for label in masking(ids, 0, row)[1]] for row in range(300)]
 
 
-def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts() -> None:
+def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts():
     [ids] = TOKENIZER.ids(["the united states of america and the united nations , unitedly"])
     phrases = ["united states", "United States of America", "united nations", "and"]
     known = Masking.of(TOKENIZER, phrases=phrases)
@@ -88,7 +88,7 @@ def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts
     assert any(len(set(row[2:6])) == 2 for row in chosen(MASKING, ids))  # the control: chosen one by one
 
 
-def test_a_row_may_begin_in_the_middle_of_a_word() -> None:
+def test_a_row_may_begin_in_the_middle_of_a_word():
     found = set(map(tuple, chosen(WORDS, [TOKENIZER.vocab[token] for token in ("##s", "##ing", "a")])))
     assert found == {(False, False, False), (True, True, False), (False, False, True), (True, True, True)}
 
@@ -98,19 +98,19 @@ def test_a_row_may_begin_in_the_middle_of_a_word() -> None:
 
 
 @given(rows, numbers, numbers, numbers)
-def test_the_same_seed_epoch_and_row_mask_the_same_tokens(ids: list[int], seed: int, epoch: int, row: int) -> None:
+def test_the_same_seed_epoch_and_row_mask_the_same_tokens(ids, seed, epoch, row):
     masking = replace(MASKING, seed=seed)
     first, _ = masking(ids, epoch, row), masking(ids[::-1], epoch + 1, row)
     assert masking(ids, epoch, row) == first
 
 
-def test_another_seed_epoch_or_row_masks_other_tokens() -> None:
+def test_another_seed_epoch_or_row_masks_other_tokens():
     cases = [(seed, epoch, row) for seed in (0, 1, -1) for epoch in range(3) for row in range(3)]
     found = {tuple(replace(MASKING, seed=seed)(range(2000, 2100), epoch, row)[1]) for seed, epoch, row in cases}
     assert len(found) == len(cases)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, float("nan")])
-def test_a_rate_with_which_nothing_can_be_learned_is_refused(rate: float) -> None:
+def test_a_rate_with_which_nothing_can_be_learned_is_refused(rate):
     with pytest.raises(ValueError, match=r"mask rate.* 0 and below 1"):
         Masking.of(TOKENIZER, rate)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def tokenizer(both: Any) -> Callable[[str], Tokenizer]:
 def processor(pair: list[tuple[str, int]], single: str = "<s> A </s>") -> dict[str, Any]:
     """A TemplateProcessing: tokens of a pair with their segments, A and B for the texts."""
 
-    def item(name: str, segment: int) -> dict[str, Any]:
+    def item(name, segment):
         return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
 
     return {
@@ -59,7 +58,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_template_that_no_relative_has_is_refused(wrong: dict[str, Any], tokenizer: Any) -> None:
+def test_a_template_that_no_relative_has_is_refused(wrong, tokenizer):
     with pytest.raises(ValueError, match=r"post_processor|tokenizer.json"):
         Tokenizer(tokenizer("roberta")._definition | {"post_processor": wrong})
 
@@ -75,7 +74,7 @@ def test_a_template_that_no_relative_has_is_refused(wrong: dict[str, Any], token
     ],
     ids=["template", "template of RoBERTa", "BertProcessing", "offsets alone", "none"],
 )
-def test_the_template_is_that_of_the_post_processor(right: Any, between: tuple[int, ...], tokenizer: Any) -> None:
+def test_the_template_is_that_of_the_post_processor(right, between, tokenizer):
     for one in (right, {"type": "Sequence", "processors": [OFFSETS, right or OFFSETS]}):
         template = Tokenizer(tokenizer("roberta")._definition | {"post_processor": one}).template
         assert (template.before, template.between, template.after) == ((0,), between, (2,))
@@ -86,7 +85,7 @@ def test_the_template_is_that_of_the_post_processor(right: Any, between: tuple[i
 
 
 @given(st.integers(0, 60), st.integers(1, 12), st.data())
-def test_windows_hold_every_token_and_end_with_the_text(count: int, room: int, data: st.DataObject) -> None:
+def test_windows_hold_every_token_and_end_with_the_text(count, room, data):
     stride = data.draw(st.integers(1, room))
     windows = in_windows(range(count), room, stride)
     assert {id for window in windows for id in window} == set(range(count))
@@ -95,7 +94,7 @@ def test_windows_hold_every_token_and_end_with_the_text(count: int, room: int, d
     assert len(windows) == 1 or (count not in windows[-2] and windows[-2][-1] < count - 1)  # none is redundant
 
 
-def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_with_their_text(tmp_path: Path) -> None:
+def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_with_their_text(tmp_path):
     tokens = load_tokenizer(write_words_checkpoint(tmp_path))  # of 20 tokens, 18 of them of text
     long = " ".join(GOOD * 15)
     whole = [tokens.vocab[word] for word in long.split()]
@@ -121,7 +120,7 @@ def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_
 
 @every_family
 @pytest.mark.parametrize("text", ["hello world, it is 中 ", "中", "a\n", "\0", "x"], ids=ascii)
-def test_of_a_text_that_is_cut_only_the_beginning_is_tokenized(family: str, text: str, tokenizer: Any) -> None:
+def test_of_a_text_that_is_cut_only_the_beginning_is_tokenized(family, text, tokenizer):
     one, long = tokenizer(family), text * (70_000 // len(text)) + " the end"
     made = one.encode_texts(["short", long], max_length=50)
     ids = one.encode(long, add_special_tokens=False)
@@ -129,7 +128,7 @@ def test_of_a_text_that_is_cut_only_the_beginning_is_tokenized(family: str, text
     assert made.stats.longest == len(ids) + 2 or (made.stats.uncounted, made.stats.truncated) == (1, 1)
 
 
-def test_a_text_not_tokenized_to_its_end_has_at_least_so_many_tokens(tokenizer: Any) -> None:
+def test_a_text_not_tokenized_to_its_end_has_at_least_so_many_tokens(tokenizer):
     texts = ["short", "hello " * 20_000]
     with pytest.warns(TruncationWarning, match=r"^1 of 2 texts .* 10 tokens"):
         tokenizer("bert").ids(texts, max_length=10)
@@ -150,6 +149,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in kilobytes on Linux alone")
-def test_a_line_of_megabytes_that_is_cut_takes_little_more_memory_than_itself() -> None:
+def test_a_line_of_megabytes_that_is_cut_takes_little_more_memory_than_itself():
     command = [sys.executable, "-c", MEMORY, str(minilm_folder())]
     assert float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < 120  # 2.5 GB as a whole

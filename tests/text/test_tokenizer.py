@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def differences(
 
 @quiet
 @every_family
-def test_hard_texts_equal_transformers_in_ids_offsets_and_words(family: str, both: Any) -> None:
+def test_hard_texts_equal_transformers_in_ids_offsets_and_words(family, both):
     assert differences(*both(family), TEXTS) == []
 
 
@@ -86,16 +85,14 @@ def test_hard_texts_equal_transformers_in_ids_offsets_and_words(family: str, bot
 @every_family
 @settings(max_examples=50)
 @given(text=ANY_TEXT, partner=ANY_TEXT, max_length=st.integers(6, 40))
-def test_any_text_and_any_pair_equal_transformers_also_when_cut(
-    family: str, both: Any, text: str, partner: str, max_length: int
-) -> None:
+def test_any_text_and_any_pair_equal_transformers_also_when_cut(family, both, text, partner, max_length):
     assert differences(*both(family), [text]) == []
     assert differences(*both(family), [text], [partner], max_length) == []
 
 
 @quiet
 @every_family
-def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: str, both: Any) -> None:
+def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family, both):
     first, second = zip(*[("a " * n, "b " * m) for n in range(7) for m in range(7)], strict=True)
     for max_length in range(4 + (family != "bert"), 13):
         assert differences(*both(family), list(first), list(second), max_length) == []
@@ -103,7 +100,7 @@ def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: st
 
 @quiet
 @pytest.mark.parametrize("other", [{"lowercase": False}, {"special_tokens_in_text": "literal"}, "prefix"], ids=str)
-def test_the_comparison_with_transformers_notices_another_setting(other: Any, both: Any, folders: Any) -> None:
+def test_the_comparison_with_transformers_notices_another_setting(other, both, folders):
     ours, theirs = both("roberta" if other == "prefix" else "bert")
     if other == "prefix":
         theirs = AutoTokenizer.from_pretrained(folders("roberta"), add_prefix_space=True)
@@ -115,7 +112,7 @@ def test_the_comparison_with_transformers_notices_another_setting(other: Any, bo
 # -- the batch
 
 
-def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
+def test_a_batch_is_padded_on_the_right_to_its_longest_row():
     batch = TOKENIZER(["hello", "hello big world"])
     assert batch.input_ids.tolist() == [[CLS, 7592, SEP, PAD, PAD], [CLS, 7592, 2502, 2088, SEP]]
     assert batch.special_tokens_mask.tolist() == [[1, 0, 1, 1, 1], [1, 0, 0, 0, 1]]
@@ -126,7 +123,7 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     assert (empty.input_ids.shape, len(empty), TOKENIZER.ids([])) == ((0, 0), 0, [])
 
 
-def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(both: Any) -> None:
+def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(both):
     ours, theirs = both("bert")
     texts = ["good film", "a very good film"]
     for padding in (True, "longest", "max_length"):
@@ -142,7 +139,7 @@ def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(bo
 
 @quiet
 @every_family
-def test_rows_without_padding_are_those_of_the_batch(family: str, both: Any) -> None:
+def test_rows_without_padding_are_those_of_the_batch(family, both):
     tokenizer, pairs = both(family)[0], list(zip(SHORT, SHORT[::-1], strict=True))
     made, batch = tokenizer.encode_texts(pairs), tokenizer(SHORT, SHORT[::-1])
     for padded, rows in ((tokenizer(TEXTS), tokenizer.ids(TEXTS)), (batch, made.ids)):
@@ -154,7 +151,7 @@ def test_rows_without_padding_are_those_of_the_batch(family: str, both: Any) -> 
     assert made.stats.special == len(pairs) * (3 if in_segments else 4)
 
 
-def test_ids_of_more_texts_than_one_chunk_keep_their_order() -> None:
+def test_ids_of_more_texts_than_one_chunk_keep_their_order():
     texts = [f"{n}" for n in range(5000)]
     assert TOKENIZER.ids(texts) == [*TOKENIZER.ids(texts[:1000]), *TOKENIZER.ids(texts[1000:])]
 
@@ -164,7 +161,7 @@ def test_ids_of_more_texts_than_one_chunk_keep_their_order() -> None:
 
 @quiet
 @every_family
-def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: Any, folders: Any) -> None:
+def test_typed_special_tokens_are_parsed_or_read_literally(family, both, folders):
     tokenizer, literal = both(family)[0], load_tokenizer(folders(family), special_tokens_in_text="literal")
     mask = tokenizer.id_to_token(tokenizer.mask_id)
     batch = tokenizer(f"the {mask} sat")
@@ -184,7 +181,7 @@ def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: An
 
 
 @pytest.mark.parametrize("call", [TOKENIZER, TOKENIZER.ids], ids=["batch", "ids"])
-def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(call: Any) -> None:
+def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(call):
     texts = ["hello " * 600, "short", "hello " * 1000]
     with pytest.warns(TruncationWarning, match=r"\b2 of 3 texts .* 512 .* 1002") as caught:
         made = call(texts)
@@ -203,7 +200,7 @@ def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(cal
 
 @every_family
 @pytest.mark.parametrize("wrong", [-1, 0, 1, 2, 513, 128.0, "128", True])
-def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, wrong: Any, both: Any) -> None:
+def test_a_max_length_without_room_or_beyond_the_model_is_refused(family, wrong, both):
     tokenizer, least = both(family)[0], 4 if family in ("bert", "albert") else 5
     expected = "at least {} and at most 512" if type(wrong) is int else "an int"
     for call, texts, bound in ((tokenizer, ["a"], 3), (tokenizer.ids, ["a"], 3), (partial(tokenizer, "a"), "b", least)):
@@ -216,7 +213,7 @@ def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, w
 # -- unknown words
 
 
-def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warned_of_once() -> None:
+def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warned_of_once():
     with pytest.warns(UnknownTokensWarning, match=r"\b2 of 3 .*\[UNK\]") as caught:
         assert TOKENIZER("hello " + "b" * 101 + " " + "a" * 101).tokens[0][1:-1] == ["hello", "[UNK]", "[UNK]"]
     with pytest.warns(UnknownTokensWarning, match=r"\b3 of 4 .*\[UNK\]"):
@@ -232,14 +229,14 @@ def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warne
 # -- vocabulary and identity
 
 
-def test_tokens_and_ids_translate_both_ways() -> None:
+def test_tokens_and_ids_translate_both_ways():
     assert (TOKENIZER.vocab_size, len(TOKENIZER.vocab)) == (30522, 30522)
     assert (TOKENIZER.token_to_id("hello"), TOKENIZER.id_to_token(7592)) == (7592, "hello")
     assert TOKENIZER.token_to_id("no such token") is TOKENIZER.id_to_token(-1) is TOKENIZER.id_to_token(30522) is None
 
 
 @every_family
-def test_tokens_that_continue_a_word_are_known_from_the_vocabulary(family: str, both: Any) -> None:
+def test_tokens_that_continue_a_word_are_known_from_the_vocabulary(family, both):
     tokenizer, _ = both(family)
     made = next(tokenizer.encode_each([" The unbelievable rumination about cats"]))
     begins = [i == 0 or made.word_ids[i] != made.word_ids[i - 1] for i in range(len(made))]
@@ -249,7 +246,7 @@ def test_tokens_that_continue_a_word_are_known_from_the_vocabulary(family: str, 
     assert family != "bert" or np.flatnonzero(tokenizer.continues).tolist() == marked
 
 
-def test_a_token_is_displayed_as_text(both: Any) -> None:
+def test_a_token_is_displayed_as_text(both):
     roberta, camembert = both("roberta")[0], both("camembert")[0]
     assert roberta.token_text(roberta.vocab["Ġ"]) == "Ġ"  # nothing but the mark
     assert roberta.token_text(roberta.vocab["Ã"]) == "Ã"  # half of a letter
@@ -258,8 +255,8 @@ def test_a_token_is_displayed_as_text(both: Any) -> None:
     assert camembert.token_text(camembert.vocab["▁T"] if "▁T" in camembert.vocab else camembert.vocab["T"]) == "T"
 
 
-def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids() -> None:
-    options: list[Any] = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
+def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids():
+    options = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
     assert len({TOKENIZER.fingerprint, *(load_tokenizer(FOLDER, **how).fingerprint for how in options)}) == 4
     # Caches and saved classifiers of users have it.
     assert TOKENIZER.fingerprint == "d1ca422ac6a799d0882dec07ccb6acbf702330d42803098d757d810e1038223c"
@@ -267,9 +264,7 @@ def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids(
 
 @quiet
 @every_family
-def test_a_saved_or_pickled_tokenizer_is_the_same_for_transformers_and_minibert(
-    family: str, tmp_path: Path, folders: Any
-) -> None:
+def test_a_saved_or_pickled_tokenizer_is_the_same_for_transformers_and_minibert(family, tmp_path, folders):
     saved = load_tokenizer(folders(family), max_length=100, lowercase=False if family == "bert" else None)
     saved.save(tmp_path)
     write_config(tmp_path, family, 40_000)
@@ -282,7 +277,7 @@ def test_a_saved_or_pickled_tokenizer_is_the_same_for_transformers_and_minibert(
 
 @pytest.mark.slow
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
-def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_environment() -> None:
+def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_environment():
     code = textwrap.dedent(f"""
         import multiprocessing, os, joblib
         from minibert.text.tokenizer import load_tokenizer
@@ -305,7 +300,7 @@ def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_envi
 # -- tasks and models of the relatives
 
 
-def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders: Any, both: Any) -> None:
+def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders, both):
     words = [["Redondo", "Beach", "ﬁne", "中文", "café"], ["me"]]
     for family in CLASSES:
         theirs = AutoTokenizer.from_pretrained(folders(family), add_prefix_space=True)
@@ -318,9 +313,7 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
 
 @pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_filled_text_has_the_spaces_that_transformers_decodes(
-    family: str, clean: bool, folders: Any, tmp_path: Path
-) -> None:
+def test_a_filled_text_has_the_spaces_that_transformers_decodes(family, clean, folders, tmp_path):
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     settings["clean_up_tokenization_spaces"] = clean
@@ -348,7 +341,7 @@ def test_a_filled_text_has_the_spaces_that_transformers_decodes(
 
 
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
-def test_masks_of_relatives_are_filled(family: str, mask: str, other: str, tmp_path: Path) -> None:
+def test_masks_of_relatives_are_filled(family, mask, other, tmp_path):
     size = len(write_saved(tmp_path, family))
     write_checkpoint(tmp_path, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
     guesses = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)

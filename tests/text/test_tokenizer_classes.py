@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,16 +26,14 @@ OTHER_RULES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", UNIGRAMS)
 @pytest.mark.parametrize("name", [None, "PreTrainedTokenizerFast"])
-def test_white_space_is_that_of_the_class_where_tokenizer_json_has_metaspace_alone(
-    family: str, name: str | None, copied: Any
-) -> None:
+def test_white_space_is_that_of_the_class_where_tokenizer_json_has_metaspace_alone(family, name, copied):
     folder = copied(family)
     change(folder, "tokenizer.json", pre_tokenizer=METASPACE)
     change(folder, "tokenizer_config.json", **({"tokenizer_class": name} if name else {}))
     assert_as_transformers(folder)
 
 
-def test_a_bert_with_the_tokenizer_of_xlm_r_has_its_rules(copied: Any) -> None:
+def test_a_bert_with_the_tokenizer_of_xlm_r_has_its_rules(copied):
     folder = copied("xlm-roberta")
     change(folder, "config.json", model_type="bert", pad_token_id=0)
     change(folder, "tokenizer.json", pre_tokenizer=METASPACE)
@@ -45,9 +42,7 @@ def test_a_bert_with_the_tokenizer_of_xlm_r_has_its_rules(copied: Any) -> None:
 
 @pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.parametrize("rules", OTHER_RULES.values(), ids=OTHER_RULES)
-def test_other_rules_of_tokenizer_json_count_for_the_class_without_rules_only(
-    family: str, rules: dict[str, Any], copied: Any
-) -> None:
+def test_other_rules_of_tokenizer_json_count_for_the_class_without_rules_only(family, rules, copied):
     folder = copied(family)
     original = load_tokenizer(folder)
     change(folder, "tokenizer.json", **rules)
@@ -58,7 +53,7 @@ def test_other_rules_of_tokenizer_json_count_for_the_class_without_rules_only(
         assert load_tokenizer(folder).ids(texts) == AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
 
 
-def test_a_template_with_an_id_that_is_no_token_is_refused(copied: Any) -> None:
+def test_a_template_with_an_id_that_is_no_token_is_refused(copied):
     folder = copied("xlm-roberta")
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     for one in content["post_processor"]["special_tokens"].values():
@@ -78,13 +73,13 @@ def test_a_template_with_an_id_that_is_no_token_is_refused(copied: Any) -> None:
     ],
     ids=str,
 )
-def test_settings_of_the_class_count_as_in_transformers(family: str, settings: dict[str, Any], copied: Any) -> None:
+def test_settings_of_the_class_count_as_in_transformers(family, settings, copied):
     folder = copied(family)
     change(folder, "tokenizer_config.json", **settings)
     assert_as_transformers(folder)
 
 
-def test_settings_of_the_model_count_as_in_transformers(folders: Callable[[str], Any], tmp_path: Any) -> None:
+def test_settings_of_the_model_count_as_in_transformers(folders, tmp_path):
     shutil.copytree(folders("bert"), tmp_path, dirs_exist_ok=True)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     content["model"] |= {"max_input_chars_per_word": 4, "unk_token": "[PAD]"}
@@ -93,7 +88,7 @@ def test_settings_of_the_model_count_as_in_transformers(folders: Callable[[str],
     assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
 
 
-def test_the_other_names_of_a_class_are_those_of_transformers() -> None:
+def test_the_other_names_of_a_class_are_those_of_transformers():
     for name, own in ALIASES.items():
         found, expected = tokenizer_class_from_name(name), tokenizer_class_from_name(own)
         assert found is not None and expected is not None
@@ -102,7 +97,7 @@ def test_the_other_names_of_a_class_are_those_of_transformers() -> None:
 
 @pytest.mark.parametrize("place", ["tokenizer_config.json", "config.json"])
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "PhobertTokenizer", "T5TokenizerFast", "MyTokenizer", 7])
-def test_a_class_with_rules_that_minibert_does_not_have_is_refused(name: object, place: str, copied: Any) -> None:
+def test_a_class_with_rules_that_minibert_does_not_have_is_refused(name, place, copied):
     folder = copied("words")
     settings = {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "character"}
     change(folder, place, tokenizer_class=name, **settings)
@@ -110,7 +105,7 @@ def test_a_class_with_rules_that_minibert_does_not_have_is_refused(name: object,
         load_tokenizer(folder)
 
 
-def test_a_casing_that_only_tokenizer_json_states_counts_and_is_warned_of(folders: Any, tmp_path: Any) -> None:
+def test_a_casing_that_only_tokenizer_json_states_counts_and_is_warned_of(folders, tmp_path):
     shutil.copytree(folders("bert"), tmp_path, dirs_exist_ok=True)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     content["normalizer"] |= {"lowercase": False, "strip_accents": False}

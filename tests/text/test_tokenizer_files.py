@@ -79,8 +79,8 @@ def refused(folder: Path, message: str, error: Any = (ValueError, TypeError)) ->
     ],
 )
 def test_the_default_max_length_is_the_smallest_of_512_and_what_the_files_set(
-    tmp_path: Path, model_max_length: object, positions: int, default: int, limit: int
-) -> None:
+    tmp_path, model_max_length, positions, default, limit
+):
     settings = {"model_max_length": model_max_length}
     folder = checkpoint(tmp_path, tokenizer_config=settings, config={"max_position_embeddings": positions})
     tokenizer = load_tokenizer(folder)
@@ -99,7 +99,7 @@ def test_the_default_max_length_is_the_smallest_of_512_and_what_the_files_set(
         ({"do_lower_case": "absent"}, None),
     ],
 )
-def test_casing_is_that_of_transformers(tmp_path: Path, settings: dict, lowercase: bool | None) -> None:
+def test_casing_is_that_of_transformers(tmp_path, settings, lowercase):
     folder = checkpoint(tmp_path, tokenizer_config=settings)
     theirs = AutoTokenizer.from_pretrained(folder, **({} if lowercase is None else {"do_lower_case": lowercase}))
     texts = ["Hello café hello 中文", *HARD_TEXTS]
@@ -119,8 +119,8 @@ CASED = "\n".join([*SPECIAL_TOKENS, "[unused1]", "Hello", "hello", "##s"]).encod
     ],
 )
 def test_a_vocabulary_without_a_casing_is_cased_if_it_has_upper_case_and_that_is_warned_of(
-    tmp_path: Path, stated: object, argument: bool | None, expected: str
-) -> None:
+    tmp_path, stated, argument, expected
+):
     folder = checkpoint(tmp_path, vocab=CASED, tokenizer_config={"do_lower_case": stated})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -132,7 +132,7 @@ def test_a_vocabulary_without_a_casing_is_cased_if_it_has_upper_case_and_that_is
     assert load_tokenizer(uncased)("Hello").tokens[0][1] == "hello"
 
 
-def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_path: Path) -> None:
+def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_path):
     cls = {"content": "<s>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": cls, "sep_token": "</s>"}
     absent = dict.fromkeys([*names, "mask_token"], "absent")
@@ -153,7 +153,7 @@ def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_pat
     assert load_tokenizer(folder)("hello <mask> x").tokens == expected
 
 
-def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path: Path) -> None:
+def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path):
     theirs = write_saved(tmp_path, "roberta", add_prefix_space=True)
     assert ids(tmp_path, SHORT) == theirs(SHORT)["input_ids"]
     config = tmp_path / "tokenizer_config.json"
@@ -162,7 +162,7 @@ def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path: Pat
     assert ids(tmp_path, SHORT) == expected != theirs(SHORT)["input_ids"]
 
 
-def test_only_the_casing_of_bert_can_be_changed(folders: Any) -> None:
+def test_only_the_casing_of_bert_can_be_changed(folders):
     with pytest.raises(ValueError, match="lowercase=True"):
         load_tokenizer(folders("albert"), lowercase=True)
 
@@ -179,9 +179,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(
-    tmp_path: Path, change: Callable[[bytes], bytes]
-) -> None:
+def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(tmp_path, change):
     folder = checkpoint(tmp_path, vocab=change("\n".join(VOCAB).encode() + b"\n"))
     assert ids(folder, HARD_TEXTS) == ids(checkpoint(tmp_path / "b"), HARD_TEXTS)
     load_tokenizer(folder).save(folder)
@@ -208,9 +206,7 @@ LACKING: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("lines", LACKING.values(), ids=LACKING)
-def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transformers(
-    tmp_path: Path, lines: list[str]
-) -> None:
+def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transformers(tmp_path, lines):
     write_config(tmp_path, "electra" if lines is WHOLE else "bert", 20)
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
     texts = ["The films", "the [MASK] film", "x", ""]
@@ -222,7 +218,7 @@ def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transf
     assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
 
 
-def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_path):
     lines = LACKING["mask"]
     write_config(tmp_path, "bert", len(lines))
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n\n")  # a blank line needs no row
@@ -235,9 +231,7 @@ def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_p
 
 @pytest.mark.parametrize("second", ["<unk>", "▁"])
 @pytest.mark.parametrize("extra", [[], ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]])
-def test_a_camembert_with_a_piece_twice_has_the_ids_of_transformers(
-    second: str, extra: list[str], copied: Callable[[str], Path]
-) -> None:
+def test_a_camembert_with_a_piece_twice_has_the_ids_of_transformers(second, extra, copied):
     """Files of transformers 5.0 have <unk> twice, and then <unk>NOTUSED as an added token without a row."""
     folder = copied("camembert")
     vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
@@ -275,7 +269,7 @@ def write_byte_pairs(folder: Path, **settings: Any) -> Path:
         {"additional_special_tokens": ["<ent>"], "split_special_tokens": True},
     ],
 )
-def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings, tmp_path):
     folder = write_byte_pairs(tmp_path, **settings)
     change(folder, "config.json", vocab_size=1000)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
@@ -326,13 +320,13 @@ TOKENIZER_JSON = {
     [("cls_token", {}), ("cls_token", {"content": 7}), ("unk_token", 7), ("unk_token", "[X]"), ("do_lower_case", "yes")]
     + [("model_max_length", value) for value in ("512", -1, True, float("nan"))],
 )
-def test_a_setting_of_another_kind_is_refused(key: str, value: object, name: str, tmp_path: Path) -> None:
+def test_a_setting_of_another_kind_is_refused(key, value, name, tmp_path):
     folder = checkpoint(tmp_path, drop=("tokenizer_config.json",))
     (folder / name).write_text(json.dumps({key: value}))
     refused(folder, CANNOT if key == "do_lower_case" else key)
 
 
-def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Path) -> None:
+def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path):
     vocab = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nmask\nhello"
     folder = checkpoint(tmp_path, vocab=vocab, tokenizer_config={"mask_token": "mask"})
     assert load_tokenizer(folder)("hello mask").special_tokens_mask.tolist() == [[1, 0, 1, 1]]
@@ -354,9 +348,7 @@ DAMAGED: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
-def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(tmp_path, name, content, message):
     checkpoint(tmp_path, vocab=b"")
     if name in ("merges.txt", "vocab.json"):
         write_byte_pairs(tmp_path)
@@ -364,7 +356,7 @@ def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(
     refused(tmp_path, message)
 
 
-def test_a_folder_without_its_files_is_refused_with_what_it_holds_and_the_way_out(tmp_path: Path) -> None:
+def test_a_folder_without_its_files_is_refused_with_what_it_holds_and_the_way_out(tmp_path):
     folder = checkpoint(tmp_path / "a", drop=("tokenizer.json", "vocab.txt"))
     refused(folder, r"neither tokenizer\.json nor vocab\.txt; it holds: config\.json", FileNotFoundError)
     way_out = r"it holds: config\.json, spiece\.model; transformers writes a tokenizer\.json"
@@ -379,7 +371,7 @@ PANICS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("rule", PANICS.values(), ids=PANICS)
-def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule: dict[str, Any], tmp_path: Path) -> None:
+def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule, tmp_path):
     folder = checkpoint(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
     (folder / "tokenizer.json").write_text(json.dumps(FILES["tokenizer"] | rule))
     tokenizer = load_tokenizer(folder)
@@ -393,7 +385,7 @@ def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule: dict[str
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"])
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name, tmp_path):
     folder = checkpoint(tmp_path, drop=("tokenizer.json",))
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
@@ -408,9 +400,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name: str, tmp_
         ("roberta", {"vocab_size": 1000, "pad_token_id": 0}, r"pads with id 1, .* pads with id 0 \(pad_token_id"),
     ],
 )
-def test_files_of_different_checkpoints_are_refused(
-    tmp_path: Path, family: str, changes: dict, message: str, folders: Any
-) -> None:
+def test_files_of_different_checkpoints_are_refused(tmp_path, family, changes, message, folders):
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
     write_config(tmp_path, family, **changes)
     refused(tmp_path, f"{message}.*; the files belong to different checkpoints")

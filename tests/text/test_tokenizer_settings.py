@@ -54,7 +54,7 @@ HARMLESS = {
 }
 
 
-def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -> None:
+def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused():
     read = (
         *(PreTrainedTokenizerBase.__init__, PreTrainedTokenizerBase._from_pretrained),
         *(TokenizersBackend.__init__, TokenizersBackend.convert_to_native_format),
@@ -68,7 +68,7 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -
     found |= set(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
     for name in ("Bert", "DistilBert", "Roberta", "XLMRoberta", "Camembert", "Albert"):
         found |= set(inspect.signature(getattr(transformers, f"{name}Tokenizer").__init__).parameters)
-    harmless: set[str] = set().union(*HARMLESS.values())
+    harmless = set().union(*HARMLESS.values())
     assert found - {"self", "args", "kwargs"} == APPLIED | UNSUPPORTED | harmless
     assert len(APPLIED) + len(UNSUPPORTED) + sum(map(len, HARMLESS.values())) == len(APPLIED | UNSUPPORTED | harmless)
 
@@ -84,7 +84,7 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -
         ("extra_special_tokens", "x"),
     ],
 )
-def test_a_key_that_is_not_supported_and_a_value_of_another_kind_are_refused(key: str, value: Any, copied: Any) -> None:
+def test_a_key_that_is_not_supported_and_a_value_of_another_kind_are_refused(key, value, copied):
     folder = copied("words")
     change(folder, "tokenizer_config.json", **{key: value})
     with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{key}"):
@@ -94,7 +94,7 @@ def test_a_key_that_is_not_supported_and_a_value_of_another_kind_are_refused(key
 
 
 @pytest.mark.parametrize("key", sorted(set().union(*HARMLESS.values()) - {"chat_template", "backend", "auto_map"}))
-def test_a_harmless_key_changes_no_ids(key: str, copied: Any) -> None:
+def test_a_harmless_key_changes_no_ids(key, copied):
     folder = copied("words")
     with warnings.catch_warnings(action="ignore"):
         expected = load_tokenizer(folder).ids(TEXTS, max_length=9)
@@ -166,7 +166,7 @@ FILES: dict[str, Callable[[int], dict[str, dict[str, Any]]]] = {  # by the next 
 
 @every_family
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
-def test_added_tokens_are_those_of_transformers(family: str, files: Callable[[int], Any], copied: Any) -> None:
+def test_added_tokens_are_those_of_transformers(family, files, copied):
     folder = copied(family)
     before = max(AutoTokenizer.from_pretrained(folder).get_vocab().values()) + 1
     for name, values in files(before).items():
@@ -177,9 +177,7 @@ def test_added_tokens_are_those_of_transformers(family: str, files: Callable[[in
 
 @pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.parametrize("whole_class", [True, False])
-def test_added_tokens_of_tokenizer_json_and_of_the_other_files_come_together(
-    family: str, whole_class: bool, copied: Any
-) -> None:
+def test_added_tokens_of_tokenizer_json_and_of_the_other_files_come_together(family, whole_class, copied):
     folder = copied(family)
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     free = max(AutoTokenizer.from_pretrained(folder).get_vocab().values()) + 1
@@ -193,7 +191,7 @@ def test_added_tokens_of_tokenizer_json_and_of_the_other_files_come_together(
     assert "[FONT_HIGH]" in assert_as_transformers(folder).vocab
 
 
-def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied: Any) -> None:
+def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied):
     folder = copied("words")
     change(folder, "added_tokens.json", new_tok=len(WORDS))
     change(folder, "config.json", vocab_size=len(WORDS))
@@ -202,7 +200,7 @@ def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied
 
 
 @pytest.mark.parametrize("wrong", [7, {"x": 7}, {"5": {"lstrip": True}}])
-def test_added_tokens_of_another_kind_are_refused(wrong: Any, copied: Any) -> None:
+def test_added_tokens_of_another_kind_are_refused(wrong, copied):
     folder = copied("words")
     change(folder, "tokenizer_config.json", added_tokens_decoder=wrong)
     with pytest.raises(ValueError, match=re.escape(str(folder))):
@@ -219,7 +217,7 @@ def test_added_tokens_of_another_kind_are_refused(wrong: Any, copied: Any) -> No
         *((one, "tokenizer.json") for one in CLASSES),
     ],
 )
-def test_texts_are_cut_on_the_side_that_the_files_state(family: str, place: str, copied: Any) -> None:
+def test_texts_are_cut_on_the_side_that_the_files_state(family, place, copied):
     folder = copied(family)
     right = load_tokenizer(folder)
     cut = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
@@ -233,7 +231,7 @@ def test_texts_are_cut_on_the_side_that_the_files_state(family: str, place: str,
     assert left.encode_texts([text], **windows).ids == right.encode_texts([text], **windows).ids
 
 
-def test_a_long_text_keeps_its_end_however_long_it_is(copied: Any) -> None:
+def test_a_long_text_keeps_its_end_however_long_it_is(copied):
     folder = copied("words")
     change(folder, "tokenizer_config.json", truncation_side="left")
     tokenizer = load_tokenizer(folder)
@@ -242,7 +240,7 @@ def test_a_long_text_keeps_its_end_however_long_it_is(copied: Any) -> None:
     assert tokenizer.convert_ids_to_tokens(row) == ["[CLS]", "the", "cat", "sat", "[SEP]"]
 
 
-def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_split_from_the_left(copied: Any) -> None:
+def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_split_from_the_left(copied):
     folder, task = copied("words"), Answering(max_question=2)
     data = task.from_texts(["the cat sat"], ["hello world " * 9])
     for side, question in (("right", ["the", "cat"]), ("left", ["cat", "sat"])):
@@ -261,14 +259,14 @@ def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_s
     ],
     ids=["classify", "answer", "choose"],
 )
-def test_each_task_says_which_end_of_a_long_text_was_cut(task: Any, data: Any, copied: Any) -> None:
+def test_each_task_says_which_end_of_a_long_text_was_cut(task, data, copied):
     folder = copied("words")
     for side, lost in (("right", "after"), ("left", "before")):
         change(folder, "tokenizer_config.json", truncation_side=side)
         assert f"what comes {lost} was cut off" in str(task.encode(data, load_tokenizer(folder), [], 12).truncation)
 
 
-def test_segments_are_left_out_where_the_files_leave_them_out(copied: Any) -> None:
+def test_segments_are_left_out_where_the_files_leave_them_out(copied):
     folder = copied("words")
     assert load_tokenizer(folder)("the cat", "sat").token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1]]
     change(folder, "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ TEXTS = ["a very good film", LONG, "", "the awful meal", " ".join(BAD * 7)]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_the_vector_of_a_long_text_is_the_mean_of_its_windows_by_tokens_of_text(checkpoint: Path, pooling: str) -> None:
+def test_the_vector_of_a_long_text_is_the_mean_of_its_windows_by_tokens_of_text(checkpoint, pooling):
     words = LONG.split()
     for count, weights in ((45, [18, 18, 18, 18]), (25, [18, 16])):  # the last window may be shorter
         windows = [" ".join(words[start : min(start + 18, count)]) for start in range(0, 9 * len(weights), 9)]
@@ -27,14 +26,14 @@ def test_the_vector_of_a_long_text_is_the_mean_of_its_windows_by_tokens_of_text(
     assert np.abs(got - vectors.mean(axis=0)).max() > 1e-4  # a negative control: not weighted
 
 
-def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpoint: Path) -> None:
+def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpoint):
     short = [*TEXTS[:1], *TEXTS[2:4], " ".join(GOOD * 6)]  # the last has exactly 20 tokens
     np.testing.assert_array_equal(
         minibert.embed(short, checkpoint, long="windows"), minibert.embed(short, checkpoint, long="cut")
     )
 
 
-def test_the_command_reports_windows(checkpoint: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_reports_windows(checkpoint, tmp_path, run):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     command = f"embed {tmp_path}/in.txt --out {tmp_path}/x.npy --model {checkpoint} --long windows"
     assert "2 of 5 texts in 6 windows" in run(*command.split())
@@ -52,7 +51,7 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, tmp_path: Path) -> None:
+def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call, tmp_path):
     folder, texts = write_words_checkpoint(tmp_path / "words"), GOOD * 7
     # The weight becomes infinite after loading: a file with such a weight is refused.
     table = minibert.Embedder(folder).engine.encoder.embeddings.token.weight

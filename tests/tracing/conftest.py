@@ -35,7 +35,7 @@ def live_address(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Call
     write_words_checkpoint(folder / "distil", "distilbert", max_position_embeddings=24, initializer_range=0.3)
     models = {"words": folder / "words", "distil": folder / "distil", "novels": "minibert-novels", "minilm": minilm}
 
-    def call(name: str) -> str:
+    def call(name):
         if name not in found:
             found[name] = write_page(models[name], folder / f"{name}.html", format="float32")
         return found[name]
@@ -48,7 +48,7 @@ def open_live(browser: Any, live_address: Callable[[str], str]) -> Iterator[Any]
     """Open a page; at the end of the test nothing went wrong on it, and nothing but the file was requested."""
     pages, troubles = [], []
 
-    def call(name: str = "words", where: str = "", before: str = "", **settings: Any) -> Any:
+    def call(name="words", where="", before="", **settings):
         pages.append(opened := browser.new_page(**settings or DESK))
         url = live_address(name)
         opened.on("console", lambda message: troubles.append(message.text))

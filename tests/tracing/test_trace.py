@@ -58,7 +58,7 @@ class Reader(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.elements = []
         self.text = ""
         self.feed(page)
         self.text = " ".join(self.text.split())
@@ -192,7 +192,7 @@ def test_where_norms_come_first_the_two_sums_of_a_layer_lead_from_state_to_state
     traced = minibert.trace(*modern, TEXT)
     data = data_of(traced.to_html())
 
-    def vectors(name: str) -> Any:
+    def vectors(name):
         return unpacked(data["vectors"][name], "<f2", data["S"], data["D"]).astype("f4")
 
     for layer in range(3):

@@ -33,7 +33,7 @@ def by_hand(encoder: Any, batch: Any, layer: int, head: int) -> Tensor:
     attention = encoder.layers[layer].attention
     project, W = attention.output.forward, attention.head_size
 
-    def without(context: Tensor) -> Tensor:
+    def without(context):
         context = context.clone()
         context[..., head * W : (head + 1) * W] = 0
         return project(context)

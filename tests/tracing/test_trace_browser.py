@@ -49,7 +49,7 @@ def visit(browser: Any, traces: dict[str, tuple[Trace, str]]) -> Iterator[Any]:
     """Open a page; at the end of the test nothing went wrong on it, and nothing but the file was requested."""
     pages, troubles = [], []
 
-    def call(name: str = "one", where: str = "", **settings: Any) -> tuple[Any, Trace]:
+    def call(name="one", where="", **settings):
         traced, address = traces[name]
         pages.append(page := browser.new_page(**settings))
         page.on("console", lambda message: troubles.append(message.text))
@@ -119,7 +119,7 @@ def test_the_strips_show_the_numbers_of_the_chosen_token(visit):
 def test_a_switch_of_layer_or_head_changes_the_pictures(visit):
     page, traced = visit()
 
-    def drawn() -> list[str]:
+    def drawn():
         canvases = [page.locator(place).first for place in (".matrix canvas", ".field[data-vectors=output] canvas")]
         pixels = [canvas.evaluate("canvas => canvas.toDataURL()") for canvas in canvases]
         return pixels + [page.locator(place).first.inner_html() for place in (".arcs", ".norms")]
@@ -295,7 +295,7 @@ def test_a_cell_of_the_matrix_is_read_by_tap_and_by_keyboard(visit):
     page, traced = visit(**PHONE)
     weights, canvas = traced.attention(0, "mean"), page.locator(".matrix canvas")
 
-    def read() -> str:
+    def read():
         return re.sub(r"\s+", " ", page.locator(".matrix .readout").inner_text())
 
     size = canvas.bounding_box()["width"] / 9

@@ -88,7 +88,7 @@ def test_pictures_show_the_attention_of_the_layer_and_head(head, run, checkpoint
 
 
 def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoint, tmp_path):
-    def linked(page: str, *options: str) -> list[str]:
+    def linked(page, *options):
         run(TEXT, "--model", checkpoint, "--out", page, *options)
         return re.findall(r'href="([^"]*model.html)#L', Path(page).read_text(encoding="utf-8"))[:1]
 

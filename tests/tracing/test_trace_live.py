@@ -30,7 +30,7 @@ def arrays(encoded: list[dict[str, Any]], shape: tuple[int, int]) -> dict[str, n
     """What minibert.encode returned for some texts, padded, as `minibert check` reads it. shape: (D,H)."""
     D, H = shape
     longest = max(len(one["ids"]) for one in encoded)
-    rows: dict[str, list[np.ndarray]] = {"hidden_states": [], "attentions": [], "logits": []}
+    rows = {"hidden_states": [], "attentions": [], "logits": []}
     for one in encoded:
         S = len(one["ids"])
         more = (0, longest - S)
@@ -160,7 +160,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("right", "wrong", "named"), [("", "", ""), *MISTAKES])
 def test_a_mistake_in_bert_js_is_named(right, wrong, named, blank, tmp_path):
     assert SOURCE.count(right) == 1 or not right
-    packed: tuple[Any, Any] = (None, None)
+    packed = (None, None)
     if not blank.evaluate("'opened' in window"):
         checkpoint = Checkpoint.open("minibert-novels")
         model, tokenizer = model_for(checkpoint), minibert.load_tokenizer("minibert-novels")

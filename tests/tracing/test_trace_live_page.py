@@ -229,7 +229,7 @@ def changed(folder: Path, change: str) -> torch.Tensor:
         W = encoder.layers[0].attention.head_size
         at = slice(int(numbers[1]) * W, (int(numbers[1]) + 1) * W)
 
-        def mean_of_head(_: Any, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        def mean_of_head(_, given):
             x = given[0].clone()
             x[..., at] = x[..., at].mean(dim=1, keepdim=True)
             return (x,)
@@ -238,7 +238,7 @@ def changed(folder: Path, change: str) -> torch.Tensor:
     elif kind == "state":
         donor = encoder(tokenizer("a bad meal").input_ids, output_hidden_states=True).hidden_states[int(numbers[0])]
 
-        def put(_: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        def put(_, given):
             x = given[0].clone()
             x[0, int(how)] = donor[0, int(numbers[1])]
             return (x, *given[1:])
@@ -247,7 +247,7 @@ def changed(folder: Path, change: str) -> torch.Tensor:
     else:
         keep = 0.0 if how == "zero" else 1.0
 
-        def off(_: Any, __: Any, out: Any) -> Any:
+        def off(_, __, out):
             x, *others = out if isinstance(out, tuple) else (out,)
             x = keep * x.mean(dim=1, keepdim=True).expand_as(x)
             return (x, *others) if others else x
@@ -288,7 +288,7 @@ ADD = {
 def test_changes_are_made_taken_back_and_shared_by_mouse_touch_and_keyboard(by, settings, open_live, live_address):
     opened = open_live(**settings)
 
-    def press(place: str) -> None:
+    def press(place):
         button = opened.locator(place).last
         if by == "keyboard":
             button.focus()

@@ -33,9 +33,7 @@ def numbered(count: int) -> list[Example]:
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**31), st.integers(0, 3), st.data())
-def test_an_epoch_has_each_row_once_and_can_begin_at_any_batch(
-    count: int, batch_size: int, seed: int, epoch: int, data: st.DataObject
-) -> None:
+def test_an_epoch_has_each_row_once_and_can_begin_at_any_batch(count, batch_size, seed, epoch, data):
     batches = Batches(numbered(count), batch_size, seed, pad_id=0)
     rows = [batch.rows for batch in batches.epoch_batches(epoch)]
     assert len(rows) == batches.batches_per_epoch
@@ -45,7 +43,7 @@ def test_an_epoch_has_each_row_once_and_can_begin_at_any_batch(
     assert [batch.rows for batch in batches.epoch_batches(epoch, first)] == rows[first:]
 
 
-def test_seed_and_epoch_alone_determine_the_order_and_no_row_is_preferred() -> None:
+def test_seed_and_epoch_alone_determine_the_order_and_no_row_is_preferred():
     found = [tuple(order(50, seed, epoch)) for seed in range(4) for epoch in range(4)]
     assert len(set(found)) == len(found)
     torch.manual_seed(1)
@@ -57,7 +55,7 @@ def test_seed_and_epoch_alone_determine_the_order_and_no_row_is_preferred() -> N
 
 
 @given(st.lists(st.integers(1, 11), min_size=1, max_size=12))
-def test_padding_is_on_the_right_and_masked(lengths: list[int]) -> None:
+def test_padding_is_on_the_right_and_masked(lengths):
     made = examples("token-classification", lengths)
     batch = collate(made, range(len(made)), pad_id=7)
     assert batch.input_ids.shape == (len(lengths), max(lengths))
@@ -79,15 +77,13 @@ def test_padding_is_on_the_right_and_masked(lengths: list[int]) -> None:
         ([[1, 2], [3, IGNORED]], torch.int64, (2, 2)),
     ],
 )
-def test_labels_have_the_dtype_and_shape_of_their_kind(
-    values: list[object], dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
+def test_labels_have_the_dtype_and_shape_of_their_kind(values, dtype, shape):
     made = [Example([1, 2], [0, 0], {"labels": value}) for value in values]
     labels = collate(made, (0, 1), pad_id=0).labels["labels"]
     assert labels.dtype == dtype and tuple(labels.shape) == shape
 
 
-def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first() -> None:
+def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first():
     batches = batches_of("multiple-choice", 7, 3)
     assert batches.rows == 7
     for batch in batches.epoch_batches(1):
@@ -98,8 +94,8 @@ def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first() -
         assert batch.labels["labels"].tolist() == [batches.examples[n].labels["labels"] for n in numbers[::CHOICES]]
 
 
-def test_examples_are_augmented_by_epoch_and_row() -> None:
-    def augment(example: Example, epoch: int, row: int) -> Example:
+def test_examples_are_augmented_by_epoch_and_row():
+    def augment(example, epoch, row):
         return replace(example, ids=[100 * epoch + row])
 
     batches = Batches(numbered(10), 4, 0, pad_id=0, augment=augment)
@@ -140,9 +136,7 @@ def packing(pairing: Pairing | None, max_length: int = LONG) -> Packing:
     st.integers(8, 40),
     st.integers(0, 9),
 )
-def test_rows_fit_and_have_special_tokens(
-    pairing: Pairing | None, given: list[list[list[int]]], most: int, seed: int
-) -> None:
+def test_rows_fit_and_have_special_tokens(pairing, given, most, seed):
     for row in packing(pairing, most).rows(given, Random(seed)):
         parts = texts(row)
         assert len(row.ids) <= most and len(parts) == (1 if pairing is None else 2) and all(parts)
@@ -150,7 +144,7 @@ def test_rows_fit_and_have_special_tokens(
         assert list(row.segments) == expected
 
 
-def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short() -> None:
+def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short():
     given = documents(40, 400)
     rows = packing(None).rows(given, Random(0))
     all_ids = [id for document in given for sentence in document for id in sentence]
@@ -159,13 +153,13 @@ def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short() -> None:
     assert 0.05 < short < 0.12  # a tenth, less those drawn at full length, more the ends of documents
 
 
-def test_a_row_has_one_sentence_and_a_long_one_is_cut_into_several() -> None:
+def test_a_row_has_one_sentence_and_a_long_one_is_cut_into_several():
     given = [[[11, 12, 13], [14]], [list(range(20, 50))]]
     rows = replace(packing(None, 22), by_sentence=True).rows(given, Random(3))
     assert sorted(texts(row)[0] for row in rows) == [[11, 12, 13], [14], list(range(20, 40)), list(range(40, 50))]
 
 
-def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:
+def test_half_of_the_second_texts_follow_and_half_are_from_another_document():
     rows = packing(NextSentencePairs()).rows(documents(50, 60), Random(0))
     labels = [row.labels["next_sentence_label"] for row in rows]
     assert 0.45 < sum(labels) / len(labels) < 0.55
@@ -181,7 +175,7 @@ def test_half_of_the_second_texts_follow_and_half_are_from_another_document() ->
     assert packing(NextSentencePairs()).rows(documents(1, 1), Random(0)) == []
 
 
-def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
+def test_sentences_of_the_same_document_are_in_order_or_swapped():
     rows = packing(SentenceOrder()).rows(documents(50, 60), Random(0))
     labels = [row.labels["sentence_order_label"] for row in rows]
     assert 0.45 < sum(labels) / len(labels) < 0.55
@@ -200,15 +194,13 @@ def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
         ([[[11]]], []),
     ],
 )
-def test_both_texts_of_a_pair_in_order_or_swapped_have_a_token(
-    given: list[list[list[int]]], pairs: list[list[list[int]]]
-) -> None:
+def test_both_texts_of_a_pair_in_order_or_swapped_have_a_token(given, pairs):
     rows = packing(SentenceOrder()).rows(given, Random(0))
     assert [texts(row)[:: -1 if row.labels["sentence_order_label"] else 1] for row in rows] == pairs
 
 
 @pytest.mark.parametrize(("a", "b"), [(30, 3), (3, 30), (20, 20), (5, 5)])
-def test_a_pair_is_cut_from_its_longer_text_at_either_end(a: int, b: int) -> None:
+def test_a_pair_is_cut_from_its_longer_text_at_either_end(a, b):
     first, second = list(range(100, 100 + a)), list(range(200, 200 + b))
     cuts = [cut_pair(first, second, 12, Random(seed)) for seed in range(40)]
     for one, two in cuts:
@@ -247,16 +239,14 @@ def assert_same(batches: list[ExampleBatch], again: list[ExampleBatch]) -> None:
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_each_batch_is_a_function_of_its_number(pairing: Pairing | None, folder: Path) -> None:
+def test_each_batch_is_a_function_of_its_number(pairing, folder):
     whole = list(stream(folder, pairing).epoch_batches(0))
     for first in (1, 7, 23):
         assert_same(whole[first:], list(stream(folder, pairing).epoch_batches(0, first)))
 
 
 @pytest.mark.parametrize("damage", ["a digit", "cut", "junk", "empty"])
-def test_a_damaged_journal_is_named_and_its_windows_are_counted_again(
-    damage: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_journal_is_named_and_its_windows_are_counted_again(damage, folder, tmp_path):
     journal = tmp_path / "windows.txt"
     whole = list(stream(folder, journal=journal).epoch_batches(0))
     text = journal.read_bytes()
@@ -267,7 +257,7 @@ def test_a_damaged_journal_is_named_and_its_windows_are_counted_again(
     assert journal.read_bytes() == text
 
 
-def test_windows_of_earlier_batches_are_not_read_again(folder: Path, tmp_path: Path) -> None:
+def test_windows_of_earlier_batches_are_not_read_again(folder, tmp_path):
     journal = tmp_path / "windows.txt"
     whole = list(stream(folder, journal=journal).epoch_batches(0))
     assert_same(whole, list(stream(folder).epoch_batches(0)))
@@ -276,8 +266,8 @@ def test_windows_of_earlier_batches_are_not_read_again(folder: Path, tmp_path: P
     assert stream(folder).corpus.windows > 5 and min(call.args[1] for call in read.mock_calls) > 5
 
 
-def test_other_tokens_are_masked_each_time_a_sentence_is_used(folder: Path) -> None:
-    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+def test_other_tokens_are_masked_each_time_a_sentence_is_used(folder):
+    seen = {}
     for batch in stream(folder, None, window=10**6).epoch_batches(0):
         for ids, labels in zip(batch.input_ids, batch.labels["labels"], strict=True):
             original = torch.where(labels == IGNORED, ids, labels)
@@ -296,7 +286,7 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def test_documents_are_separated_by_empty_lines_and_paragraphs_are_split_into_sentences(tmp_path: Path) -> None:
+def test_documents_are_separated_by_empty_lines_and_paragraphs_are_split_into_sentences(tmp_path):
     corpus = CorpusFile.of(write_text(tmp_path / "c.txt", "\ufeff" + TEXT))
     assert corpus.windows == 1
     assert corpus.documents(0) == [["the film .", "it is good ."], ["a book"], ["the meal", "very bad"]]
@@ -313,9 +303,7 @@ def test_documents_are_separated_by_empty_lines_and_paragraphs_are_split_into_se
     st.integers(1, 40),
     st.booleans(),
 )
-def test_windows_of_any_size_hold_each_line_once(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], window: int, ends: bool
-) -> None:
+def test_windows_of_any_size_hold_each_line_once(tmp_path_factory, lines, window, ends):
     text = "\n".join([*lines, "x"]) + ("\n" if ends else "")
     path = write_text(tmp_path_factory.mktemp("corpus") / "c.txt", text)
     corpus = CorpusFile(path, path.stat().st_size, window=window)
@@ -324,7 +312,7 @@ def test_windows_of_any_size_hold_each_line_once(
     assert all(len("".join(lines[:-1]).encode()) < window for lines in found)  # no more than a line beyond it is read
 
 
-def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path: Path) -> None:
+def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path):
     path = write_text(tmp_path / "c.txt", "".join(f"line {number}\n" for number in range(5000)))
     learned, held_out = CorpusFile.of(path).split()
     before, after = ([*part.lines(0)] for part in (learned, held_out))
@@ -332,14 +320,14 @@ def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path: Path) ->
     assert 0 < len(after) <= 600
 
 
-def test_sentences_come_as_ids_and_what_vanishes_is_dropped(tmp_path: Path) -> None:
+def test_sentences_come_as_ids_and_what_vanishes_is_dropped(tmp_path):
     tokenizer = load_tokenizer(write_words_checkpoint(tmp_path / "checkpoint"))
     path = write_text(tmp_path / "c.txt", "the film\n\u200b\ngood\n\n\u200b\n\nbad\n")
     ids = tokenizer.vocab
     assert CorpusFile.of(path).tokenized(0, tokenizer) == [[[ids["the"], ids["film"]], [ids["good"]]], [[ids["bad"]]]]
 
 
-def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_path: Path) -> None:
+def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_path):
     one = CorpusFile.of(write_text(tmp_path / "one.txt", TEXT))
     other = CorpusFile.of(write_text(tmp_path / "other.txt", TEXT.replace("bad", "sad")))
     same = CorpusFile.of(write_text(tmp_path / "same.txt", TEXT))
@@ -357,7 +345,7 @@ def test_the_fingerprint_tells_another_corpus_and_another_way_to_read_it(tmp_pat
     ],
     ids=["compressed", "zeros", "not UTF-8", "one line"],
 )
-def test_what_is_no_corpus_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_what_is_no_corpus_is_refused(content, words, tmp_path):
     (tmp_path / "c.txt").write_bytes(content)
     with pytest.raises(ValueError, match=words):
         CorpusFile.of(tmp_path / "c.txt").documents(0)

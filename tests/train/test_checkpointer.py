@@ -57,14 +57,14 @@ def run(checkpoint: Path, folder: Path, every: int = 2, step: int = 0, act: Act 
     """
     right, done = loop.one_step, list[int]()
 
-    def one_step(*given: Any) -> Any:
+    def one_step(*given):
         changed = list(given)
         if given[5] == step:
             act(changed)
         done.append(given[5])
         return right(*changed)
 
-    how: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "accumulate": 2, "precision": "float32"}
+    how = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "accumulate": 2, "precision": "float32"}
     settings = FinetuneSettings(model=str(checkpoint), save_every=every, **how)
     data = TASK.from_labels(*labelled(18))
     second_is_best = patch("minibert.train.run.is_best", lambda progress, main: progress.epoch <= 2)
@@ -120,8 +120,8 @@ def assert_ended_alike(folder: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(("step", "every", "act"), [(1, 2, kill), (4, 2, kill), (7, 100, kill), (5, 1, make_loss_nan)])
 def test_a_run_that_was_killed_in_any_step_or_whose_loss_is_not_finite_is_resumed_bit_for_bit(
-    step: int, every: int, act: Act, checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+    step, every, act, checkpoint, whole, tmp_path
+):
     with pytest.raises(Killed if act is kill else loop.NotFiniteError):
         run(checkpoint, tmp_path / "run", every, step, act)
     assert step - every <= run(checkpoint, tmp_path / "run", every)[0] <= step
@@ -129,14 +129,12 @@ def test_a_run_that_was_killed_in_any_step_or_whose_loss_is_not_finite_is_resume
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
-    checkpoint: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(checkpoint, whole, tmp_path, monkeypatch):
     """A copy of the folder before each time that a file appears or is removed is what a kill would leave."""
     folder, copies = tmp_path / "run", list[Path]()
 
-    def copy_before(function: Any) -> Any:
-        def watched(*given: Any, **more: Any) -> Any:
+    def copy_before(function):
+        def watched(*given, **more):
             copies.append(tmp_path / f"{len(copies):03d}")
             shutil.copytree(folder, copies[-1])
             return function(*given, **more)
@@ -171,9 +169,7 @@ LEFT_OUT: dict[str, Callable[[dict[str, Tensor], dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("part", LEFT_OUT)
-def test_a_state_in_which_one_part_differs_ends_with_other_bits(
-    part: str, checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
-) -> None:
+def test_a_state_in_which_one_part_differs_ends_with_other_bits(part, checkpoint, whole, killed, tmp_path):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     last = tmp_path / states(tmp_path)[-1]
     progress = json.loads(metadata_of(last)["progress"])
@@ -192,8 +188,8 @@ def test_a_state_in_which_one_part_differs_ends_with_other_bits(
 
 
 def test_a_finished_run_keeps_two_states_and_the_best_weights_and_trains_nothing_when_it_is_started_again(
-    checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+    checkpoint, whole, tmp_path
+):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
     names = [LOCK, BEST, "run_config.json", *states(tmp_path)]
@@ -221,8 +217,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "a digit of the progress"])
 def test_of_a_last_state_that_is_damaged_a_warning_tells_and_the_one_before_it_is_used(
-    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+    damage, checkpoint, whole, tmp_path
+):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     last = tmp_path / states(tmp_path)[-1]
     if damage in DAMAGE:
@@ -234,9 +230,7 @@ def test_of_a_last_state_that_is_damaged_a_warning_tells_and_the_one_before_it_i
     assert_ended_alike(tmp_path, whole)
 
 
-def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
-    checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(checkpoint, whole, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     for name in states(folder):
@@ -252,8 +246,8 @@ def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
 
 @pytest.mark.parametrize("damage", ["a bit of a weight", "of something else", "missing"])
 def test_damaged_best_weights_are_found_before_the_run_continues_and_nothing_is_deleted(
-    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+    damage, checkpoint, whole, tmp_path
+):
     """The best epoch was the second of three, and its weights are nowhere else."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     DAMAGE.get(damage, Path.unlink)(tmp_path / BEST)
@@ -263,7 +257,7 @@ def test_damaged_best_weights_are_found_before_the_run_continues_and_nothing_is_
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_progress_of_a_million_steps_is_kept_exactly(tmp_path: Path) -> None:
+def test_the_progress_of_a_million_steps_is_kept_exactly(tmp_path):
     model, progress = torch.nn.Linear(2, 2), loop.Progress(step=1_000_000)
     optimizer = loop.new_optimizer(model, TrainSettings())
     progress.curve, progress.terms = [0.1, 1 / 3] * 500_000, {"masked-lm": [0.7] * 7}
@@ -274,9 +268,7 @@ def test_the_progress_of_a_million_steps_is_kept_exactly(tmp_path: Path) -> None
         assert kept.resume(model, optimizer) == progress
 
 
-def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_saved(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_saved(checkpoint, tmp_path):
     """The loss is not yet flushed: on a GPU that happens every twenty steps."""
     model = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     model.encoder.requires_grad_(False)
@@ -312,9 +304,7 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
         {"run_config.json": json.dumps(CONFIG), "state-00000001.safetensors": "x", LOCK: ""},
     ],
 )
-def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
-    files: dict[str, str], restart: bool, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(files, restart, tmp_path):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with (
@@ -326,14 +316,14 @@ def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("name", [LOCK, BEST, "state-00000005.safetensors", "run_config.json"])
-def test_a_pipe_in_the_folder_of_a_run_is_refused_at_once(name: str, begun: Path) -> None:
+def test_a_pipe_in_the_folder_of_a_run_is_refused_at_once(name, begun):
     (begun / name).unlink(missing_ok=True)
     os.mkfifo(begun / name)
     with pytest.raises(ValueError, match=rf"{name}\b"), Checkpointer(begun, CONFIG):
         pass
 
 
-def test_the_folder_of_a_run_that_was_killed_before_it_wrote_its_config_is_used_and_removed(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_that_was_killed_before_it_wrote_its_config_is_used_and_removed(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / LOCK).touch()
@@ -345,7 +335,7 @@ def test_the_folder_of_a_run_that_was_killed_before_it_wrote_its_config_is_used_
     assert not folder.exists()
 
 
-def test_only_files_with_exactly_the_names_of_a_run_are_removed(tmp_path: Path) -> None:
+def test_only_files_with_exactly_the_names_of_a_run_are_removed(tmp_path):
     names = ["state-of-the-art.safetensors", "windows.md", ".my.own.notes", "best.safetensors.bak", "lock"]
     with Checkpointer(tmp_path, CONFIG):
         for name in (*names, "state-00000005.safetensors", BEST, "windows-1.txt", f".{BEST}.0123abcd"):
@@ -356,7 +346,7 @@ def test_only_files_with_exactly_the_names_of_a_run_are_removed(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
-def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(tmp_path: Path) -> None:
+def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(tmp_path):
     refused = pytest.raises(RuntimeError, match=rf"{tmp_path}")
     with Checkpointer(tmp_path, CONFIG), refused, Checkpointer(tmp_path, CONFIG):
         pass
@@ -382,9 +372,7 @@ def begun(tmp_path: Path) -> Path:
         ({"seed": 1, "dev": "x"}, r"seed .*0 .* 1\b.*dev .*None.*'x'"),
     ],
 )
-def test_a_run_with_another_config_is_not_resumed_and_the_differences_are_named(
-    change: dict[str, Any], words: str, begun: Path
-) -> None:
+def test_a_run_with_another_config_is_not_resumed_and_the_differences_are_named(change, words, begun):
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
     with pytest.raises(ValueError, match=words + ".*restart=True"), Checkpointer(begun, CONFIG | change):
         pass
@@ -393,7 +381,7 @@ def test_a_run_with_another_config_is_not_resumed_and_the_differences_are_named(
         assert states(begun) == [] and not (begun / BEST).exists()
 
 
-def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(begun: Path) -> None:
+def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(begun):
     killed = patch.object(checkpointer, "write_text_atomically", kill)
     with killed, pytest.raises(Killed), Checkpointer(begun, CONFIG | {"seed": 1}, restart=True):
         pass
@@ -402,12 +390,10 @@ def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(begun: Path
         pass
 
 
-def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(
-    checkpoint: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(checkpoint, whole, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(given: list[Any]) -> None:
+    def fill(given):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # the system refuses longer files
 
     try:
@@ -422,9 +408,7 @@ def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(
     assert_ended_alike(tmp_path, whole)
 
 
-def test_a_state_is_due_after_so_many_steps_or_after_some_minutes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_is_due_after_so_many_steps_or_after_some_minutes(tmp_path, monkeypatch):
     with Checkpointer(tmp_path / "run", CONFIG) as kept:
         assert [step for step in range(1, 7) if kept.due(step, 3)] == [3, 6]
         assert not kept.due(3, None)

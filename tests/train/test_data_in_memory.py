@@ -1,7 +1,6 @@
 """Data that Python holds, in every usual form, is what the file with the same rows is."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", ROWS)
-def test_every_form_of_rows_is_read_like_the_file(name: str, form: Any, tmp_path: Path) -> None:
+def test_every_form_of_rows_is_read_like_the_file(name, form, tmp_path):
     task = task_class(name)()
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
     expected = as_data(task, tmp_path / "rows.jsonl")
@@ -52,12 +51,12 @@ def test_every_form_of_rows_is_read_like_the_file(name: str, form: Any, tmp_path
 
 
 @pytest.mark.parametrize("name", ["classify", "embed", "tag"])
-def test_tuples_are_rows_whose_columns_have_no_names(name: str) -> None:
+def test_tuples_are_rows_whose_columns_have_no_names(name):
     task = task_class(name)()
     assert as_data(task, [tuple(row.values()) for row in ROWS[name]]) == as_data(task, ROWS[name])
 
 
-def test_texts_with_pairs_or_without_are_rows_of_sentence_vectors() -> None:
+def test_texts_with_pairs_or_without_are_rows_of_sentence_vectors():
     task = task_class("embed")()
     anchors, positives = (list(column) for column in zip(*(row.values() for row in ROWS["embed"]), strict=True))
     assert as_data(task, anchors, pairs=positives) == as_data(task, ROWS["embed"])
@@ -68,19 +67,19 @@ def test_texts_with_pairs_or_without_are_rows_of_sentence_vectors() -> None:
 
 
 @pytest.mark.parametrize("rows", [[(0, 1, 1), (1, 0, 0)], np.array([[0, 1, 1], [1, 0, 0]])], ids=["tuples", "matrix"])
-def test_a_row_of_zeros_and_ones_for_each_text_is_several_labels(rows: Any) -> None:
+def test_a_row_of_zeros_and_ones_for_each_text_is_several_labels(rows):
     task = task_class("classify")()
     data = as_data(task, ["a", "b"], rows)
     assert data.labels == [("1", "2"), ("0",)] and task.resolve(data).problem_type == "multi_label_classification"
 
 
 @pytest.mark.parametrize("data", [7, None, b"text"], ids=repr)
-def test_what_is_no_data_is_refused_with_what_is(data: Any) -> None:
+def test_what_is_no_data_is_refused_with_what_is(data):
     with pytest.raises(TypeError, match="a data frame, a dict of columns, a list of dicts or of tuples"):
         as_data(task_class("classify")(), data)
 
 
-def test_texts_without_labels_and_rows_of_different_lengths_are_refused() -> None:
+def test_texts_without_labels_and_rows_of_different_lengths_are_refused():
     for data, words in (
         (["a", "b"], "no column label"),
         ([("a", "x"), ("b",)], "row 1 has 1 items, and row 0 has 2"),

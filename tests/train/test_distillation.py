@@ -16,11 +16,9 @@ import transformers
 from support.models import assert_equal, edited, open_upstream
 from support.training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
 from support.words import labelled, write_tsv, write_words_checkpoint
-from torch import Tensor
 
 import minibert
 from minibert.families.albert import ALBERT
-from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.electra import ELECTRA
 from minibert.families.modernbert import MODERNBERT
@@ -53,7 +51,7 @@ places = pytest.mark.parametrize("places", ["all", "masked"])
 # Where a student begins
 
 
-def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last() -> None:
+def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last():
     assert layers_taken(12) == (0, 2, 4, 7, 9, 11)  # as the script of the paper
     assert layers_taken(6) == (0, 2, 5)
     assert layers_taken(12, take=(5, 3)) == layers_taken(12, 2, (5, 3)) == (5, 3)
@@ -69,8 +67,8 @@ def teacher(written: Callable[..., tuple[Path, Any]]) -> Head:
     return minibert.load(written(BERT, HEAD, num_hidden_layers=4)[0], head=HEAD).requires_grad_(False)
 
 
-def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher: Any) -> None:
-    student: Any = new_student(teacher, (0, 3))
+def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher):
+    student = new_student(teacher, (0, 3))
     assert student.config.family.name == "distilbert" and len(student.encoder.layers) == 2
     assert student.encoder.pooler is None and not hasattr(student.encoder.embeddings, "segment")
     for part in ("encoder.layers.1", "encoder.embeddings.position", "transform_norm", "decoder"):
@@ -79,9 +77,7 @@ def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(tea
 
 
 @pytest.mark.parametrize("family", [ROBERTA, ELECTRA, ERNIE], ids=lambda family: family.name)
-def test_the_student_of_another_relative_is_a_smaller_one_of_itself(
-    family: Family, written: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_the_student_of_another_relative_is_a_smaller_one_of_itself(family, written):
     teacher = minibert.load(written(family, HEAD, num_hidden_layers=4)[0], head=HEAD)
     student = new_student(teacher, (0, 3))
     assert student.config == replace(teacher.config, num_hidden_layers=2)
@@ -123,7 +119,7 @@ def found(step: str, teacher: Head, student: Head, batch: ExampleBatch, **how: A
 
 @places
 @steps
-def test_the_three_losses_are_those_of_the_paper_whatever_the_padding(step: str, places: str, teacher: Head) -> None:
+def test_the_three_losses_are_those_of_the_paper_whatever_the_padding(step, places, teacher):
     student = new_student(teacher, (0, 3))
     right = by_hand(teacher, student, BATCH, places)
     assert found(step, teacher, student, BATCH, places=places) == pytest.approx(right, rel=EXACT)
@@ -137,7 +133,7 @@ def test_the_three_losses_are_those_of_the_paper_whatever_the_padding(step: str,
 
 @steps
 @pytest.mark.parametrize("mistake", ["teacher with dropout", "padding counts", "no T squared", "another layer"])
-def test_a_mistake_in_a_loss_is_seen(mistake: str, step: str, teacher: Head) -> None:
+def test_a_mistake_in_a_loss_is_seen(mistake, step, teacher):
     """The control of the test above."""
     student, wrong = new_student(teacher, (0, 3)), copy.deepcopy(teacher)
     wrong.train(mistake == "teacher with dropout")
@@ -148,9 +144,7 @@ def test_a_mistake_in_a_loss_is_seen(mistake: str, step: str, teacher: Head) -> 
 
 @places
 @pytest.mark.parametrize("at_once", [3, 512])
-def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(
-    at_once: int, places: str, teacher: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(at_once, places, teacher, monkeypatch):
     monkeypatch.setattr("minibert.train.distillation.AT_ONCE", at_once)
     student, rows = new_student(teacher, (0, 3)), list[int]()
     readable, packed = (losses_of(step, teacher, places=places) for step in ("readable", "packed"))
@@ -163,7 +157,7 @@ def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(
 
 @places
 @steps
-def test_uneven_parts_of_a_step_are_the_step_of_the_whole(step: str, places: str, teacher: Head) -> None:
+def test_uneven_parts_of_a_step_are_the_step_of_the_whole(step, places, teacher):
     """Each loss is a mean over tokens of its own."""
     rows = Batches(examples(HEAD, LENGTHS), 6, 0, 0)
     assert_parts_are_the_whole(new_student(teacher, (0, 3)), rows, losses_of(step, teacher, places=places))
@@ -171,7 +165,7 @@ def test_uneven_parts_of_a_step_are_the_step_of_the_whole(step: str, places: str
 
 @places
 @steps
-def test_a_batch_without_masked_tokens_is_learned_from(step: str, places: str, teacher: Head) -> None:
+def test_a_batch_without_masked_tokens_is_learned_from(step, places, teacher):
     student, objective = new_student(teacher, (0, 3)), losses_of(step, teacher, places=places)
     bare = replace(BATCH, labels={"labels": torch.full_like(BATCH.labels["labels"], IGNORED)})
     optimizer = torch.optim.SGD(student.parameters(), lr=0.0)
@@ -189,7 +183,7 @@ def test_a_batch_without_masked_tokens_is_learned_from(step: str, places: str, t
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked language model that knows some of a corpus, and a classifier that tells good from bad."""
     folder = write_home(tmp_path_factory.mktemp("home"))
-    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 30, "batch_size": 8, "learning_rate": 8e-3}
+    how = QUICK | {"objective": "mlm", "steps": 30, "batch_size": 8, "learning_rate": 8e-3}
     pretrain(folder / "corpus.txt", out=folder / "taught", init=folder / "teacher", **how)
     how = QUICK | {"epochs": 5, "batch_size": 8, "learning_rate": 6e-3}
     finetune("classify", *labelled(48), model=folder / "teacher", out=folder / "tuned", **how)
@@ -201,11 +195,11 @@ def run_of(home: Path, **how: Any) -> DistillRun:
     return DistillRun.of(home / "corpus.txt", DistillSettings(**{"init": str(home / "taught")} | QUICK | how))
 
 
-def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_path: Path) -> None:
+def test_the_result_is_an_ordinary_distilbert_that_has_learned(home, tmp_path):
     run = run_of(home, steps=27, save_every=15, batch_size=8, learning_rate=6e-3, layers=2)
     teacher = run.objective.teacher
     before = copy.deepcopy(teacher.state_dict())
-    model: Any = run.finish(tmp_path / "out").model
+    model = run.finish(tmp_path / "out").model
     assert_equal(teacher.state_dict(), before)
     assert not any(module.training for module in [*teacher.modules(), *model.modules()])
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
@@ -223,7 +217,7 @@ def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_p
     assert dev["kept"] == dev["masked_accuracy"] / dev["teacher_masked_accuracy"]
 
 
-def test_the_command_reports_the_layers_and_what_the_student_keeps(home: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_reports_the_layers_and_what_the_student_keeps(home, tmp_path, run):
     command = (
         f"distill {home}/corpus.txt --teacher {home}/taught --take 0,2,3 --steps 4 --save-every 2 --max-length 16 "
         f"--batch-size 4 --weights 5,2,0 --places masked --precision float32 --out {tmp_path}/out --json"
@@ -246,10 +240,10 @@ def classifier_run(teacher: Path, data: Any = None, task: Classification = SINGL
     return DistillClassifierRun.of(task, data or task.from_labels(*labelled(24)), None, settings)
 
 
-def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Path) -> None:
+def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home):
     torch.manual_seed(0)
     run = classifier_run(home / "tuned")
-    student: Any = run.new_model().eval()
+    student = run.new_model().eval()
     rows = [3, 0, 8, 21]
     batch = collate([run.encoded.examples[row] for row in rows], rows, 0)
     texts = [torch.tensor([run.encoded.examples[row].ids]) for row in rows]
@@ -269,8 +263,8 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Pat
     assert kl > 0.01
 
 
-def test_the_labels_of_a_teacher_may_be_in_another_order(home: Path, tmp_path: Path) -> None:
-    def swapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def test_the_labels_of_a_teacher_may_be_in_another_order(home, tmp_path):
+    def swapped(tensors):
         return tensors | {name: tensors[name].flip(0) for name in ("classifier.weight", "classifier.bias")}
 
     names = {"id2label": {"0": "pos", "1": "neg"}, "label2id": {"pos": 0, "neg": 1}}
@@ -280,9 +274,9 @@ def test_the_labels_of_a_teacher_may_be_in_another_order(home: Path, tmp_path: P
     assert torch.equal(run.soft_labels.flip(1), classifier_run(home / "tuned").soft_labels)
 
 
-def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path: Path) -> None:
+def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path):
     names = ["z", "a", "m"]
-    head: dict[str, Any] = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
+    head = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
     teacher = write_words_checkpoint(tmp_path / "three", num_hidden_layers=2, **head)
     run = classifier_run(teacher, SINGLE.from_labels(labelled(24)[0], names * 8))
     student = run.new_model()
@@ -292,7 +286,7 @@ def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path: Path
     assert all(loss.isfinite() for loss in losses.values())
 
 
-def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home, tmp_path, run):
     train, dev, out = write_tsv(tmp_path / "train.tsv", 48), write_tsv(tmp_path / "dev.tsv", 24), tmp_path / "out"
     command = (
         f"distill --task classify {train} --teacher {home}/tuned --dev {dev} --epochs 5 --batch-size 8 "
@@ -321,7 +315,7 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Pat
     ],
     ids=str,
 )
-def test_a_request_that_cannot_be_learned_is_refused(how: dict[str, Any], message: str, home: Path) -> None:
+def test_a_request_that_cannot_be_learned_is_refused(how, message, home):
     with pytest.raises(ValueError, match=message):
         run_of(home, **how)
 
@@ -335,14 +329,12 @@ def test_a_request_that_cannot_be_learned_is_refused(how: dict[str, Any], messag
     ],
     ids=["shared layers", "no task head", "another kind of layer"],
 )
-def test_a_teacher_that_cannot_be_distilled_is_refused(
-    family: Family, head: str | None, take: Any, message: str, home: Path, written: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_a_teacher_that_cannot_be_distilled_is_refused(family, head, take, message, home, written):
     with pytest.raises(ValueError, match=message):
         run_of(home, init=str(written(family, head)[0]), take=take)
 
 
-def test_a_tokenizer_of_another_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_vocabulary_is_refused(home, tmp_path):
     vocabulary = (home / "words" / "vocab.txt").read_text().splitlines()
     write_words_checkpoint(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join([*vocabulary[:-2], *vocabulary[:-3:-1]]) + "\n")
@@ -374,14 +366,12 @@ TEXTS = ["the film", "the book", "the play", "the meal"]
     ],
     ids=["other labels", "no classifier", "several labels", "numbers"],
 )
-def test_a_classifier_that_cannot_be_distilled_is_refused(
-    teacher: str, task: Classification, labels: list[Any], message: str, home: Path
-) -> None:
+def test_a_classifier_that_cannot_be_distilled_is_refused(teacher, task, labels, message, home):
     with pytest.raises(ValueError, match=message):
         classifier_run(home / teacher, task.from_labels(TEXTS, labels), task)
 
 
-def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, run: Any) -> None:
+def test_an_option_of_the_other_task_is_refused(home, tmp_path, run):
     command = f"distill {home}/corpus.txt --teacher {home}/taught --out {tmp_path}/out"
     for more, task in (("--epochs 3", "language"), ("--task classify --mask-rate 0.2", "classify")):
         assert f"--task {task}" in run(*command.split(), *more.split(), status=2)

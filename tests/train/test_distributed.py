@@ -49,7 +49,7 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
 # Who this process is
 
 
-def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_follows_the_environment_of_torchrun(monkeypatch):
     assert distributed.context() is distributed.SINGLE_PROCESS and distributed.SINGLE_PROCESS.is_main
     as_rank(monkeypatch, 3, 8)
     assert (distributed.context().rank, distributed.context().size, distributed.context().is_main) == (3, 8, False)
@@ -62,7 +62,7 @@ def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.Mon
     )  # a number of processes alone, which other programs set too, says nothing
 
 
-def test_ranks_draw_numbers_of_their_own() -> None:
+def test_ranks_draw_numbers_of_their_own():
     drawn = set[float]()
     for rank in range(3):
         distributed.DistributedContext(rank, 3, rank).seed(5)
@@ -70,7 +70,7 @@ def test_ranks_draw_numbers_of_their_own() -> None:
     assert len(drawn) == 3
 
 
-def test_only_the_main_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_main_process_prints(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored at the end
     with warnings.catch_warnings():
         for rank in (0, 1):
@@ -87,9 +87,7 @@ def test_only_the_main_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: p
 # What is refused
 
 
-def test_what_ranks_cannot_share_is_refused_before_anything_is_computed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_ranks_cannot_share_is_refused_before_anything_is_computed(monkeypatch, tmp_path):
     out, texts = tmp_path / "out", ["good", "bad"]
     as_rank(monkeypatch, 0, 4)
     with pytest.raises(ValueError, match=r"batch_size is 33\b.*4 processes.* 32$"):
@@ -114,7 +112,7 @@ class Gathered(DistributedContext):
 EPOCHS = ({"epochs": 3, "labels": ["a", "b"]}, {"epochs": 3, "labels": ["a", "b"]}, {"epochs": 2, "rows": 7})
 
 
-def test_a_rank_with_another_configuration_says_what_differs() -> None:
+def test_a_rank_with_another_configuration_says_what_differs():
     with pytest.raises(ValueError, match=r"^rank 2\b.* rank 0: epochs is 2\b.* 3, labels is None\b.*'b'.*rows is 7"):
         Gathered(2, *EPOCHS).compare(EPOCHS[2])
     hashed = ({"train_sha256": "1"}, {"train_sha256": "2"})
@@ -125,7 +123,7 @@ def test_a_rank_with_another_configuration_says_what_differs() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_other_ranks_end_too_once_it_has(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_ranks_end_too_once_it_has(rank, monkeypatch):
     class Broken:
         def wait(self, most: timedelta) -> None:
             assert most <= timedelta(minutes=1)
@@ -137,12 +135,10 @@ def test_the_other_ranks_end_too_once_it_has(rank: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("differs", ["data", "seed", "learning_rate", "precision", "epochs", "save_every", "out"])
-def test_all_that_determines_a_run_is_compared_before_its_folder_is_made(
-    differs: str, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[dict[str, Any]] = []
+def test_all_that_determines_a_run_is_compared_before_its_folder_is_made(differs, words, tmp_path, monkeypatch):
+    compared = []
 
-    def compare(self: DistributedContext, config: dict[str, Any]) -> None:
+    def compare(self, config):
         compared.append(config)
         raise SystemExit
 
@@ -164,7 +160,7 @@ def test_all_that_determines_a_run_is_compared_before_its_folder_is_made(
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.sampled_from(["token-classification", "multiple-choice"]))
-def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: str) -> None:
+def test_each_row_of_a_batch_is_given_to_one_rank(rows, ranks, head):
     batch = batches_of(head, rows, rows).of_rows(range(rows))
     shards = [batch.shard(rank, ranks) for rank in range(ranks)]
     busy = [shard for shard in shards if not shard.idle]
@@ -185,7 +181,7 @@ def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: s
 
 
 @given(st.integers(1, 2000), st.integers(1, 7))
-def test_ranks_have_as_many_windows_of_a_corpus(size: int, ranks: int) -> None:
+def test_ranks_have_as_many_windows_of_a_corpus(size, ranks):
     corpus = CorpusFile(Path("corpus.txt"), end=size, window=100).for_ranks(ranks)
     assert corpus.window <= 100
     if ranks == 1:
@@ -251,13 +247,13 @@ def alone(name: str, folder: Path) -> Ended:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_end_with_the_weights_of_one(name: str, launched: Path, tmp_path: Path) -> None:
+def test_two_processes_end_with_the_weights_of_one(name, launched, tmp_path):
     """Uneven last batches, steps of two batches, rows without a label, several objectives, weighted labels."""
     assert_trained_alike(launched, name, alone(name, tmp_path))
 
 
 @pytest.mark.slow
-def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched: Path) -> None:
+def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched):
     assert 0.0 in curve(launched, "mlm") and sum(loss > 0 for loss in curve(launched, "mlm")) > 15
 
 
@@ -265,18 +261,18 @@ def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched: Path) -> None
 @pytest.mark.parametrize(
     ("mistake", "ranks_differ"), [("mean of means", False), ("never summed", True), ("left out", True)]
 )
-def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launched: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_summing_is_caught(mistake, ranks_differ, launched, tmp_path):
     assert apart(weights(launched, mistake), alone(ranks.MISTAKES[mistake][0], tmp_path).weights) > FAR
     assert (apart(weights(launched, mistake, 0), weights(launched, mistake, 1)) > FAR) == ranks_differ
 
 
 @pytest.mark.slow
-def test_texts_that_are_compared_only_with_those_of_their_rank_end_elsewhere(launched: Path, tmp_path: Path) -> None:
+def test_texts_that_are_compared_only_with_those_of_their_rank_end_elsewhere(launched, tmp_path):
     assert apart(weights(launched, "own texts"), alone("vectors", tmp_path).weights) > FAR
 
 
 @pytest.mark.slow
-def test_weights_cast_together_change_no_bit(launched: Path) -> None:
+def test_weights_cast_together_change_no_bit(launched):
     one, other = (weights(launched, f"mlm+nsp, {ending}") for ending in ("one by one", "together"))
     assert_equal(one, other)
     assert apart(one, weights(launched, "mlm+nsp")) > FAR  # it has learned for longer, and in float32
@@ -296,12 +292,12 @@ class Interleaved:
 
 
 @pytest.mark.slow
-def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path, tmp_path: Path) -> None:
+def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched, tmp_path):
     run = ranks.corpus_run(launched)
     torch.manual_seed(run.settings.seed)
     model = run.new_model()
     settings = replace(run.settings, accumulate=2 * run.settings.accumulate)
-    batches: Any = Interleaved(run, tmp_path)
+    batches = Interleaved(run, tmp_path)
     windows = [set(stream.windows) for stream in batches.streams]
     assert windows[0] | windows[1] == set(range(run.corpus.windows)) and not windows[0] & windows[1]
     optimizer = new_optimizer(model, settings)
@@ -317,7 +313,7 @@ def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path,
 
 
 @pytest.mark.slow
-def test_two_processes_resume_bit_for_bit(launched: Path) -> None:
+def test_two_processes_resume_bit_for_bit(launched):
     name = "classify"
     assert_equal(weights(launched, f"{name}, resumed"), weights(launched, f"{name}, whole"))
     assert curve(launched, f"{name}, resumed") == curve(launched, f"{name}, whole")
@@ -352,7 +348,7 @@ def run_to_its_end(words: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_ranks_that_differ_end_before_the_first_step(words: Path, tmp_path: Path) -> None:
+def test_ranks_that_differ_end_before_the_first_step(words, tmp_path):
     """One more epoch at rank 1, for which rank 0 would wait."""
     script, out = tmp_path / "script.py", tmp_path / "model"
     script.write_text(
@@ -369,7 +365,7 @@ def test_ranks_that_differ_end_before_the_first_step(words: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and the processes of torchrun are found in /proc")
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit(words: Path, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit(words, tmp_path):
     """A run that is not killed prints once and writes one folder."""
     whole, out = tmp_path / "whole", tmp_path / "model"
     done = run_to_its_end(words, whole)

@@ -35,7 +35,7 @@ def twelve() -> tuple[list[str], list[int]]:
     return [f"the {words[row % 12]} very {words[row % 12]}" for row in range(48)], [row % 12 for row in range(48)]
 
 
-def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint: Path) -> None:
+def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint):
     """Its functions sort the labels that they are given."""
     texts, labels = twelve()
     given = np.array(labels, dtype=str)
@@ -48,7 +48,7 @@ def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, str, float, bool, object])
-def test_classes_keep_their_type_and_are_those_of_scikit_learn(checkpoint: Path, kind: type) -> None:
+def test_classes_keep_their_type_and_are_those_of_scikit_learn(checkpoint, kind):
     texts, labels = twelve()
     given = np.array([f"{label}" for label in labels], kind) if kind is object else np.array(labels).astype(kind)
     theirs = LogisticRegression().fit(np.eye(48), given)
@@ -57,7 +57,7 @@ def test_classes_keep_their_type_and_are_those_of_scikit_learn(checkpoint: Path,
     assert fitted.predict(texts).dtype == theirs.predict(np.eye(48)).dtype
 
 
-def test_it_votes_is_calibrated_and_cross_validated_with_twelve_classes(checkpoint: Path) -> None:
+def test_it_votes_is_calibrated_and_cross_validated_with_twelve_classes(checkpoint):
     texts, labels = twelve()
     one = classifier(checkpoint, learning_rate=1e-2, epochs=4)
     counts = make_pipeline(CountVectorizer(), LogisticRegression(C=100))
@@ -77,7 +77,7 @@ def several() -> tuple[list[str], NDArray[np.int64]]:
     return texts, np.array([[0, label == "pos", label == "neg"] for label in labels], dtype=int)
 
 
-def test_a_matrix_of_labels_is_answered_as_scikit_learn_answers_one(checkpoint: Path) -> None:
+def test_a_matrix_of_labels_is_answered_as_scikit_learn_answers_one(checkpoint):
     texts, matrix = several()
     theirs = MLPClassifier((8,), solver="lbfgs").fit(np.eye(24), matrix)
     fitted = classifier(checkpoint).fit(texts, matrix)
@@ -88,14 +88,14 @@ def test_a_matrix_of_labels_is_answered_as_scikit_learn_answers_one(checkpoint: 
     assert fitted.score(texts, matrix) == 1.0 and fitted.predict_proba([]).shape == (0, 3)
 
 
-def test_a_matrix_of_any_kind_is_learned_as_an_array(checkpoint: Path) -> None:
+def test_a_matrix_of_any_kind_is_learned_as_an_array(checkpoint):
     texts, matrix = several()
     kinds = (matrix, csr_matrix(matrix), pd.DataFrame(matrix), matrix.tolist(), matrix.astype(bool))
     curves = [classifier(checkpoint, epochs=1).fit(texts, y).loss_curve_ for y in kinds]
     assert curves == curves[:1] * len(kinds)
 
 
-def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint: Path) -> None:
+def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint):
     texts, labels = labelled(24)
     matrix = np.array([[label == "pos", label == "neg"] for label in labels])
     weighted = classifier(checkpoint, epochs=2).fit(texts, matrix, sample_weight=np.full(24, 0.5))
@@ -114,12 +114,12 @@ def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint: Pat
         ([[0, 2], [1, 0]], r"row 1|\[0, 2\]"),
     ],
 )
-def test_labels_that_scikit_learn_would_not_take_are_refused(labels: Any, message: str) -> None:
+def test_labels_that_scikit_learn_would_not_take_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         minibert.FineTunedClassifier("no such checkpoint").fit(["a", "b"], labels)
 
 
-def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint, tmp_path):
     texts, labels = labelled(24)
     names = {"id2label": {0: "pos", 1: "neg"}, "label2id": {"pos": 0, "neg": 1}}
     folder = write_words_checkpoint(tmp_path / "head", head="sequence-classification", **names)
@@ -131,7 +131,7 @@ def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint: Path, t
     assert [note for note in other.notes_ if "the task head is new" in note and "'pos', 'neg'" in note]
 
 
-def test_the_classifier_is_searched_in_a_pipeline_with_numpys_numbers_and_numbers_as_labels(checkpoint: Path) -> None:
+def test_the_classifier_is_searched_in_a_pipeline_with_numpys_numbers_and_numbers_as_labels(checkpoint):
     texts, labels = labelled(24)
     one = make_pipeline(classifier(checkpoint, class_weight={2: 1.0, 10: 3.0}))
     grid = {"epochs": np.array([1, 2]), "max_length": np.array([8]), "freeze": np.array([1]), "seed": [np.uint8(3)]}
@@ -141,7 +141,7 @@ def test_the_classifier_is_searched_in_a_pipeline_with_numpys_numbers_and_number
     assert set(search.predict(texts).tolist()) <= {2, 10} == set(search.classes_.tolist())
 
 
-def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint: Path) -> None:
+def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint):
     texts, labels = labelled(48)
     fitted = classifier(checkpoint).fit(np.array(texts), np.array(labels))
     assert fitted.score(texts, labels) == 1.0 and fitted.classes_.tolist() == ["neg", "pos"]
@@ -150,7 +150,7 @@ def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint: Path) ->
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(texts), probabilities)
 
 
-def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
+def test_a_text_of_weight_zero_is_not_learned_from(checkpoint):
     texts, labels = labelled(24)
     data = texts + texts, labels + labels[::-1]  # the second half is wrong: labels alternate
     with_zeros = classifier(checkpoint).fit(*data, sample_weight=[1.0] * 24 + [0.0] * 24)
@@ -161,9 +161,9 @@ def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
         classifier(checkpoint).fit(texts, labels, sample_weight=[-1.0] * 24)
 
 
-def test_a_missing_text_is_refused_with_its_row_or_is_empty(checkpoint: Path) -> None:
+def test_a_missing_text_is_refused_with_its_row_or_is_empty(checkpoint):
     texts, labels = labelled(8)
-    gaps: list[Any] = [*texts[:3], pd.NA, *texts[4:]]
+    gaps = [*texts[:3], pd.NA, *texts[4:]]
     fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
     assert fitted.predict([pd.NA]).tolist() == fitted.predict([""]).tolist()
     with pytest.raises(TypeError, match=r"row 3\b"):

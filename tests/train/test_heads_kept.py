@@ -33,7 +33,7 @@ Made = Callable[..., Path]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A checkpoint with a random head that knows these labels."""
 
-    def made(names: list[str] | None = None, head: str = "sequence-classification", **more: Any) -> Path:
+    def made(names=None, head="sequence-classification", **more):
         named = {} if names is None else {"id2label": dict(enumerate(names)), "num_labels": len(names)}
         return write_words_checkpoint(tmp_path_factory.mktemp("head"), head=head, **named | more)
 
@@ -41,15 +41,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def run_of(folder: Path, labels: Any, task: Task = ONE, dev: Any = None) -> FinetuneRun:
-    data = labels if isinstance(labels, Sentences) else task.from_labels(TEXTS, labels)  # type: ignore[attr-defined]
+    data = labels if isinstance(labels, Sentences) else task.from_labels(TEXTS, labels)
     return FinetuneRun.of(task, data, dev, FinetuneSettings(model=str(folder), precision="float32"))
 
 
 def is_kept(run: FinetuneRun, folder: Path) -> bool:
     """Whether the run begins with the head of the checkpoint, its labels as they are numbered in the data."""
-    model: Any = run.new_model()
+    model = run.new_model()
     assert list(model.config.id2label.values()) == run.labels and model.config.problem_type == run.task.problem_type
-    before: Any = minibert.load(folder, head=run.task.head)
+    before = minibert.load(folder, head=run.task.head)
     same = model.classifier.weight.shape == before.classifier.weight.shape
     return bool(same and torch.equal(model.classifier.weight, before.classifier.weight))
 
@@ -72,9 +72,7 @@ TAGGED = Sentences([["a", "b"], ["c"]], [["I-x", "O"], ["B-x"]])
         ({"names": ["O", "B-x", "I-x"], "head": "token-classification"}, Tagging(), TAGGED, ["O", "B-x", "I-x"]),
     ],
 )
-def test_a_head_for_the_same_labels_is_kept_with_its_order(
-    made: Made, head: dict[str, Any], task: Task, labels: Any, expected: list[str]
-) -> None:
+def test_a_head_for_the_same_labels_is_kept_with_its_order(made, head, task, labels, expected):
     folder = made(**head)
     run = run_of(folder, labels, task)
     assert run.labels == expected == run.report["labels"]
@@ -108,9 +106,7 @@ def test_a_head_for_the_same_labels_is_kept_with_its_order(
         ({"names": ["O", "B-x"], "head": "token-classification"}, Tagging(), TAGGED, "new: .*has 'B-x', 'I-x', 'O'"),
     ],
 )
-def test_one_line_says_that_the_head_is_new_and_why(
-    made: Made, head: dict[str, Any], task: Task, labels: Any, note: str
-) -> None:
+def test_one_line_says_that_the_head_is_new_and_why(made, head, task, labels, note):
     folder = made(**head)
     run = run_of(folder, labels, task)
     assert not is_kept(run, folder)
@@ -119,34 +115,32 @@ def test_one_line_says_that_the_head_is_new_and_why(
     assert re.search(note, found)
 
 
-def test_a_checkpoint_without_a_head_or_with_one_of_another_task_needs_no_line(made: Made, checkpoint: Path) -> None:
+def test_a_checkpoint_without_a_head_or_with_one_of_another_task_needs_no_line(made, checkpoint):
     tags = made(["neg", "pos"], head="token-classification")  # its classifier has the name of ours
     assert run_of(checkpoint, NAMES).notes == run_of(tags, NAMES).notes == []
     assert run_of(tags, NAMES).new_model().config.id2label == {0: "neg", 1: "pos"}
 
 
-def test_training_goes_on_and_is_measured_with_the_order_of_the_head(made: Made, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"batch_size": 8, "learning_rate": 6e-3, "precision": "float32"}
+def test_training_goes_on_and_is_measured_with_the_order_of_the_head(made, tmp_path):
+    how = {"batch_size": 8, "learning_rate": 6e-3, "precision": "float32"}
     first = finetune("classify", TEXTS, NAMES, model=made(["pos", "neg"]), out=tmp_path / "one", epochs=8, **how)
     assert first.config.id2label == {0: "pos", 1: "neg"}
     finetune("classify", TEXTS, NAMES, model=tmp_path / "one", out=tmp_path / "two", epochs=1, **how | {"seed": 7})
-    reader: Any = open_reader(tmp_path / "two")
+    reader = open_reader(tmp_path / "two")
     assert reader.measure(ONE.from_labels(TEXTS, NAMES)).score == 1.0
     report = json.loads((tmp_path / "two" / "training.json").read_text())
     assert (report["labels"], report["notes"]) == (["pos", "neg"], [])
     assert report["curve"][0] < 0.3  # of a new head: log 2
 
 
-def test_a_new_head_is_noted_in_the_report_and_the_log(
-    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_head_is_noted_in_the_report_and_the_log(made, tmp_path, caplog):
     finetune("classify", TEXTS, NAMES, model=made(THREE), out=tmp_path / "out", epochs=1, batch_size=12)
     [note] = json.loads((tmp_path / "out" / "training.json").read_text())["notes"]
     assert "the task head is new" in note and note in caplog.text
 
 
-def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made: Made) -> None:
-    reader: Any = open_reader(made(num_labels=3))
+def test_unnamed_labels_are_the_numbers_of_the_data_in_an_evaluation(made):
+    reader = open_reader(made(num_labels=3))
     numbers = [row % 3 for row in range(24)]
     found = reader.measure(ONE.from_labels(TEXTS, numbers)).figures
     named = reader.measure(ONE.from_labels(TEXTS, [f"LABEL_{number}" for number in numbers])).figures

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import HEADS, MakePair, Pair, assert_equal, every_family, every_head
+from support.models import HEADS, Pair, assert_equal, every_family, every_head
 from support.training import (
     Changed,
     Found,
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 import minibert
 from minibert.families.albert import ALBERT
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
@@ -91,11 +90,11 @@ def decays(model: nn.Module) -> dict[str, list[float]]:
 
 
 @every_family
-def test_matrices_decay_and_biases_and_norms_do_not_each_in_one_group(family: Family, made: Make) -> None:
+def test_matrices_decay_and_biases_and_norms_do_not_each_in_one_group(family, made):
     model = made(family)
     norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
     assert len(norms) >= 1 + 2 * len(model.encoder.layers)
-    model.again = model.encoder.embeddings.token  # type: ignore[assignment]  # a second name for one parameter
+    model.again = model.encoder.embeddings.token  # a second name for one parameter
     for name, found in decays(model).items():
         plain = name.endswith("bias") or name.rpartition(".")[0] in norms
         assert found == [0.0 if plain else 0.25], name
@@ -103,7 +102,7 @@ def test_matrices_decay_and_biases_and_norms_do_not_each_in_one_group(family: Fa
 
 
 @every_family
-def test_frozen_weights_are_in_no_group_and_have_no_dropout(family: Family, made: Make) -> None:
+def test_frozen_weights_are_in_no_group_and_have_no_dropout(family, made):
     groups = {"num_hidden_groups": 2} if family is ALBERT else {}  # two layers, as the others have
     model = made(family, **groups)
     frozen = (model.encoder.embeddings, model.encoder.layers[0])
@@ -119,7 +118,7 @@ def test_frozen_weights_are_in_no_group_and_have_no_dropout(family: Family, made
         assert all(module.training for module in part.modules())
 
 
-def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eval_mode(made: Make) -> None:
+def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eval_mode(made):
     model, batches, calls = made(), batches_of(HEAD, 18, 4), list[tuple[int, int]]()
     model.head_is_trained = False
     for parameter in model.parameters():
@@ -140,7 +139,7 @@ def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eva
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made: Make) -> None:
+def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made):
     model, batches, settings = made(), batches_of(HEAD, 4, 4), TrainSettings(epochs=1)
     before = copy.deepcopy(model.state_dict())
     with pytest.warns(UserWarning, match=r"warmup 0\.1 .*rate is 0.*epochs.*batch_size.*warmup 0"):
@@ -157,7 +156,7 @@ def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made: Make) -
 
 def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found:
     """The loss and the gradients of one step, before they are clipped, in float64."""
-    kept: dict[str, Tensor] = {}
+    kept = {}
     model.double()
     optimizer = new_optimizer(model, TWENTY)
     optimizer.register_step_pre_hook(
@@ -174,9 +173,7 @@ def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found
     [case for case in HEADS if case[0] in (BERT, ELECTRA) and case[1] != "pretraining"],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(
-    loss_of: Loss, family: Family, head: str, made: Make
-) -> None:
+def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(loss_of, family, head, made):
     """A mean of means would count what the smaller part holds for more."""
     made_up = examples(head, [3, 9, 9, 5, 7, 2, 4], seed=1, family=family)  # padded alike, which answers depend on
     rows = replace(batches_of(head, 7, 7, family=family), examples=made_up)
@@ -189,7 +186,7 @@ def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(
 
 
 @both_steps
-def test_a_part_without_a_label_is_left_out(loss_of: Loss, made: Make) -> None:
+def test_a_part_without_a_label_is_left_out(loss_of, made):
     head = "token-classification"
     batch, empty = (batch_of(head, [3, 7, 11], seed=seed) for seed in (1, 2))
     empty.labels["labels"][:] = IGNORED
@@ -206,12 +203,10 @@ def test_a_part_without_a_label_is_left_out(loss_of: Loss, made: Make) -> None:
 
 
 @pytest.mark.parametrize("finite", [False, True], ids=["loss", "gradient"])
-def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leaves_the_weights(
-    finite: bool, made: Make
-) -> None:
+def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leaves_the_weights(finite, made):
     """Clipping divides by the norm of the gradient: every weight would become NaN."""
 
-    def change(loss: Tensor) -> Tensor:
+    def change(loss):
         loss.register_hook(lambda gradient: gradient * float("inf"))
         return loss if finite else loss * float("nan")
 
@@ -223,11 +218,11 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_with_step_and_rows_and_leav
     assert_equal(weights_of(model), before)
 
 
-def test_bfloat16_is_of_the_products_alone_and_learns_alike(made: Make) -> None:
+def test_bfloat16_is_of_the_products_alone_and_learns_alike(made):
     settings = TrainSettings(epochs=30, batch_size=4, learning_rate=5e-3, precision="bfloat16")
     model = made()
     optimizer = new_optimizer(model, settings)
-    dtypes: set[torch.dtype] = set()
+    dtypes = set()
     model.encoder.layers[0].feed_forward.expand.register_forward_hook(lambda *given: dtypes.add(given[2].dtype))
     progress = to_the_end(train(model, batches_of(HEAD, 4, 4), settings, optimizer=optimizer))
     assert dtypes == {torch.bfloat16}
@@ -276,7 +271,7 @@ def assert_trains_as_upstream(
 
 
 @every_head
-def test_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(family: Family, head: str, pair: MakePair) -> None:
+def test_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(family, head, pair):
     """Dropout, warmup, decay of the rate and of matrices, clipping.
 
     The bias of BERT's decoder comes before the transform upstream and after it here, and relatives list norms or tables
@@ -289,17 +284,13 @@ def test_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(family: Fam
 
 @pytest.mark.parametrize("head", ["masked-lm", "sequence-classification"])
 @pytest.mark.parametrize("change", [{"fused": False}, {"accumulate": 2}], ids=str)
-def test_twenty_steps_with_another_optimizer_or_of_two_batches_are_bit_equal_too(
-    head: str, change: dict[str, Any], pair: MakePair
-) -> None:
+def test_twenty_steps_with_another_optimizer_or_of_two_batches_are_bit_equal_too(head, change, pair):
     assert_trains_as_upstream(pair(BERT, head), batches_of(head, 18, 4), replace(TWENTY, **change))
 
 
 @pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
 @every_family
-def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
-    kind: str, family: Family, pair: MakePair
-) -> None:
+def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(kind, family, pair):
     head = "sequence-classification"
     both = pair(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
     assert_trains_as_upstream(both, batches_of(head, 18, 4, kind=kind, family=family), EPOCH)
@@ -308,7 +299,7 @@ def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
 @pytest.mark.parametrize(
     ("family", "name"), [(BERT, "mlm"), (BERT, "mlm+nsp"), (ALBERT, "mlm+sop")], ids=["mlm", "nsp", "sop"]
 )
-def test_an_objective_is_learned_as_upstream_bit_for_bit(family: Family, name: str, pair: MakePair) -> None:
+def test_an_objective_is_learned_as_upstream_bit_for_bit(family, name, pair):
     """The losses of an objective are added up in the order of transformers."""
     objective = OBJECTIVES[name]("readable")
     batches = batches_of(objective.head, 18, 4, family=family)
@@ -316,7 +307,7 @@ def test_an_objective_is_learned_as_upstream_bit_for_bit(family: Family, name: s
 
 
 @pytest.mark.parametrize("change", [{"weight_decay": 0.0}, {"clip": 1e9}, {"warmup": 0.2}, {"learning_rate": 1.001e-3}])
-def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, float], pair: MakePair) -> None:
+def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change, pair):
     both = pair(head="sequence-classification")
     batches = batches_of("sequence-classification", 18, 4)
     torch.manual_seed(3)
@@ -328,9 +319,7 @@ def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, f
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100, 651])
 @pytest.mark.parametrize("warmup", [0.0, 0.06, 1 / 3, 0.999])
-def test_the_learning_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(
-    steps: int, warmup: float
-) -> None:
+def test_the_learning_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(steps, warmup):
     from transformers import get_linear_schedule_with_warmup
 
     settings = TrainSettings(learning_rate=3e-5, warmup=warmup)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from minibert.checkpoints.load import load
 from minibert.families.albert import ALBERT
-from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
@@ -56,10 +55,10 @@ def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS, ids=lambda value: getattr(value, "name", value))
-def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family: Family, head: str, model: Callable[..., Any]) -> None:
+def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family, head, model):
     batch = batch_of(head, [3, 7, WIDTH, 5], family=family)
 
-    def losses(device: str) -> list[float]:
+    def losses(device):
         made = model(family, head).to(device)
         optimizer = new_optimizer(made, TrainSettings())
         return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).loss for _ in range(2)]
@@ -72,9 +71,7 @@ def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family: Family, head: st
     assert not waits
 
 
-def test_a_step_that_reads_its_masks_on_the_device_waits(
-    model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_reads_its_masks_on_the_device_waits(model, monkeypatch):
     of_lengths = Group.of_lengths
     monkeypatch.setattr(Group, "of_lengths", lambda lengths: (lengths.to("gpu").max().item(), of_lengths(lengths))[1])
     with emulated_device() as gpu, unchecked():
@@ -84,7 +81,7 @@ def test_a_step_that_reads_its_masks_on_the_device_waits(
         assert gpu.waits
 
 
-def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> None:
+def test_twenty_steps_wait_once_for_their_losses(model):
     made, rows = model(BERT, "pretraining"), examples("pretraining", [5, 3] * 20)
     settings = TrainSettings(epochs=1, batch_size=2)
     with emulated_device() as gpu:
@@ -98,9 +95,7 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
 
 @pytest.mark.parametrize(("precision", "most"), [("float32", 365), ("bfloat16", 450)])  # of which up to 78 are casts
 @pytest.mark.parametrize("head", ["sequence-classification", "pretraining"])
-def test_a_step_of_six_layers_has_few_launches_and_no_waits(
-    head: str, precision: str, most: int, written: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_six_layers_has_few_launches_and_no_waits(head, precision, most, written, monkeypatch):
     """Negative control: where autocast casts each weight there are more."""
     made, batch = load(written(BERT, head, num_hidden_layers=6)[0], head=head), batch_of(head, [3, 7, WIDTH, 5])
     expected, settings = packed_loss(made, batch).item(), TrainSettings(precision=precision)
@@ -125,16 +120,14 @@ def bfloat16_step(made: Any, batch: ExampleBatch) -> tuple[float, dict[str, Tens
     """The loss and the gradients of a packed step under autocast on the device."""
     with autocast(torch.device("gpu"), "bfloat16"):
         loss = packed_loss(made.to("gpu"), batch)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss.backward()  # torch leaves it untyped
     return loss.item(), {name: p.grad.cpu() for name, p in made.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize(
     ("family", "frozen", "casts"), [(BERT, "none", 2), (BERT, "1", 2), (ALBERT, "none", 2), (ALBERT, "1", 1)]
 )
-def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(
-    family: Family, frozen: str, casts: int, model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(family, frozen, casts, model, monkeypatch):
     """One kernel for all layers, and one for their gradients unless all are frozen. Bit for bit; ALBERT's layer, which
     computes each step, sums its gradients in bfloat16."""
     batch = batch_of("masked-lm", [3, 7, WIDTH, 5])
@@ -151,13 +144,11 @@ def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(
         assert (gradient - expected[name]).abs().max() <= bound * expected[name].abs().max(), name
 
 
-def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(home, tmp_path, monkeypatch):
     """The emulated device, unlike a real one, adds up in one order, so that the bits are the same."""
     steps, how = iter(range(9)), EPOCHS | {"batch_size": 8, "device": "gpu"}  # two epochs of three steps
 
-    def stops(*given: Any) -> Any:
+    def stops(*given):
         if next(steps) == 5:
             raise RuntimeError("the machine stops")
         return one_step(*given)
@@ -173,7 +164,7 @@ def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(
     assert whole["curve"] == resumed["curve"]
 
 
-def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
+def test_the_readable_step_runs_there_too(model):
     batch, made = batch_of("masked-lm", [3, 7, WIDTH]), model(BERT, "masked-lm")
     expected = readable_loss(made, batch).item()
     with emulated_device(), unchecked():
@@ -181,9 +172,7 @@ def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(
-    frozen: bool, model: Callable[..., Any]
-) -> None:
+def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(frozen, model):
     rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
     made = model(BERT, "sequence-classification")
     expected = predict_logits(made, rows)
@@ -198,9 +187,7 @@ def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
-    kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_each_kind_has_the_losses_of_the_cpu(kind, home, tmp_path, monkeypatch):
     """Without dropout, whose random numbers are the device's own; sampling of ELECTRA likewise."""
     how = STEPS | {"steps": 3, "save_every": 2} if kind in OF_STEPS else EPOCHS | {"epochs": 1, "batch_size": 8}
     monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: x)
@@ -213,7 +200,7 @@ def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
     assert found["curve"] == pytest.approx(expected["curve"], abs=1e-4)
 
 
-def test_the_random_state_is_that_of_the_device_of_the_model() -> None:
+def test_the_random_state_is_that_of_the_device_of_the_model():
     with emulated_device() as gpu:
         device = torch.device("gpu", 0)
         states = SINGLE_PROCESS.random_states(device)
@@ -224,7 +211,7 @@ def test_the_random_state_is_that_of_the_device_of_the_model() -> None:
         assert gpu.random.shape == states["random gpu"].shape
 
 
-def test_a_gpu_with_float16_and_no_bfloat16_trains_in_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_float16_and_no_bfloat16_trains_in_float32_and_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(run, "choose_device", str)
     with pytest.warns(UserWarning, match=r"float16 .*bfloat16.*float32"):

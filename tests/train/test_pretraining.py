@@ -46,7 +46,7 @@ def new_run(home: Path, corpus: Path | None = None, **how: Any) -> PretrainRun:
     return PretrainRun.of(corpus or home / "corpus.txt", PretrainSettings(**given))
 
 
-def test_the_command_writes_an_ordinary_checkpoint(home: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_writes_an_ordinary_checkpoint(home, tmp_path, run):
     (tmp_path / "phrases.txt").write_text("the film\nvery good\n")
     command = (
         f"pretrain {home}/corpus.txt --tokenizer {home}/words --config {home}/small.json --whole-words --steps 30 "
@@ -60,13 +60,13 @@ def test_the_command_writes_an_ordinary_checkpoint(home: Path, tmp_path: Path, r
     assert len(report["curves"]["masked-lm"]) == len(report["curves"]["next-sentence"]) == 30
     assert report["epochs"][-1]["masked_lm_loss"] < report["epochs"][0]["masked_lm_loss"]
     theirs = open_upstream(transformers.AutoModelForPreTraining, tmp_path / "out")
-    ours: Any = minibert.load(tmp_path / "out", head="pretraining")
+    ours = minibert.load(tmp_path / "out", head="pretraining")
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
         assert torch.equal(ours(ids).prediction_logits, theirs(ids).prediction_logits)
 
 
-def test_of_electra_both_models_are_ordinary_checkpoints(home: Path, tmp_path: Path) -> None:
+def test_of_electra_both_models_are_ordinary_checkpoints(home, tmp_path):
     how = QUICK | {"config": home / "electra.json", "tokenizer": home / "words", "objective": "electra", "steps": 4}
     pretrain(home / "corpus.txt", out=tmp_path / "out", **how)
     report = json.loads((tmp_path / "out" / "training.json").read_text())
@@ -78,7 +78,7 @@ def test_of_electra_both_models_are_ordinary_checkpoints(home: Path, tmp_path: P
     assert torch.equal(generator.encoder.embeddings.token.weight, table)
 
 
-def test_pretraining_continues_from_a_checkpoint(home: Path, tmp_path: Path) -> None:
+def test_pretraining_continues_from_a_checkpoint(home, tmp_path):
     how = QUICK | {"steps": 2, "objective": "mlm", "learning_rate": 1e-3, "init": home / "teacher"}
     model = pretrain(home / "corpus.txt", out=tmp_path / "out", **how)
     moved = model.encoder.embeddings.token.weight - minibert.load(home / "teacher").embeddings.token.weight
@@ -92,7 +92,7 @@ V = 8
 DOCUMENTS = [[[5, 6, 7], [5, 6, 1]], [[7, 5, 6, 2, 1, 7]]] * 10  # 6 always follows 5; 120 tokens
 
 
-def test_baselines_are_probabilities_by_counts_within_documents() -> None:
+def test_baselines_are_probabilities_by_counts_within_documents():
     rows = [Example([3, a, 4], [0] * 3, {"labels": [IGNORED, IGNORED, b]}) for a in range(V) for b in range(V)]
     found = [baselines(DOCUMENTS, V, [row]) for row in rows]  # of one masked token each
     unigram, bigram = (np.exp([-nats[name] for nats in found]).reshape(V, V) for name in ("unigram", "bigram"))
@@ -103,7 +103,7 @@ def test_baselines_are_probabilities_by_counts_within_documents() -> None:
     assert unigram.sum(1) == pytest.approx(np.ones(V)) and bigram.sum(1) == pytest.approx(np.ones(V))
 
 
-def test_possible_problems_are_noted(home: Path, tmp_path: Path) -> None:
+def test_possible_problems_are_noted(home, tmp_path):
     (tmp_path / "c.txt").write_text("the film\n\n" * 30 + "the book\nvery bad\n\n" * 10)
     run = new_run(home, tmp_path / "c.txt", dev=str(tmp_path / "c.txt"))
     summary = " ".join(run.summary.split())
@@ -115,7 +115,7 @@ def test_possible_problems_are_noted(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_each_chosen_token_becomes_the_mask_if_wanted(always: bool, home: Path, tmp_path: Path) -> None:
+def test_each_chosen_token_becomes_the_mask_if_wanted(always, home, tmp_path):
     run = new_run(home, objective="mlm", always_mask=always)
     batch = next(run.batches(tmp_path).epoch_batches(0))
     chosen = batch.input_ids[batch.labels["labels"] != IGNORED]
@@ -141,7 +141,7 @@ def test_each_chosen_token_becomes_the_mask_if_wanted(always: bool, home: Path, 
     ],
     ids=str,
 )
-def test_a_request_that_cannot_be_learned_is_refused_beforehand(how: dict[str, Any], message: str, home: Path) -> None:
+def test_a_request_that_cannot_be_learned_is_refused_beforehand(how, message, home):
     with pytest.raises(ValueError, match=message):
         new_run(home, **how)
 
@@ -157,15 +157,13 @@ def test_a_request_that_cannot_be_learned_is_refused_beforehand(how: dict[str, A
         ("", "no row"),
     ],
 )
-def test_a_corpus_from_which_nothing_can_be_learned_is_refused(
-    text: str, message: str, home: Path, tmp_path: Path
-) -> None:
+def test_a_corpus_from_which_nothing_can_be_learned_is_refused(text, message, home, tmp_path):
     (tmp_path / "c.txt").write_text(text)
     with pytest.raises(ValueError, match=rf"c\.txt.*{message}"):
         new_run(home, tmp_path / "c.txt", dev=str(home / "corpus.txt"))
 
 
-def test_a_config_or_checkpoint_of_a_smaller_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:
+def test_a_config_or_checkpoint_of_a_smaller_vocabulary_is_refused(home, tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(CONFIG | {"vocab_size": 68}))
     with pytest.raises(ValueError, match=r"\b69\b.*small.json.* 68$"):
         new_run(home, config=str(tmp_path / "small.json"))
@@ -206,7 +204,7 @@ def batch(name: str) -> ExampleBatch:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name: str) -> None:
+def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name):
     """DistributedDataParallel waits for the gradient of each parameter; see loop.one_step."""
     model = new_model(name)
     names, objective = dict(model.named_parameters()).keys(), OBJECTIVES[name]()
@@ -216,10 +214,10 @@ def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name: str) -> 
 
 
 @objectives
-def test_the_packed_step_is_the_readable_one(name: str) -> None:
+def test_the_packed_step_is_the_readable_one(name):
     model, given = new_model(name), batch(name)
 
-    def found(step: str, batch: ExampleBatch) -> Found:
+    def found(step, batch):
         return Found.of(OBJECTIVES[name](step), model, batch)
 
     right = found("readable", given)
@@ -228,14 +226,14 @@ def test_the_packed_step_is_the_readable_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "electra"])
-def test_uneven_parts_of_a_step_are_the_step_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uneven_parts_of_a_step_are_the_step_of_the_whole(name, monkeypatch):
     """Masked tokens are counted by token, pairs by row."""
     monkeypatch.setattr(torch, "multinomial", lambda p, count: p.argmax(dim=-1, keepdim=True))  # of ELECTRA: no chance
     assert_parts_are_the_whole(new_model(name), rows_of(name), OBJECTIVES[name]())
 
 
 @objectives
-def test_the_score_is_the_mean_over_masked_tokens_and_over_rows(name: str) -> None:
+def test_the_score_is_the_mean_over_masked_tokens_and_over_rows(name):
     model, objective, rows = new_model(name), OBJECTIVES[name](), rows_of(name, [5, 9, 2, 11, 7] * 9)
     found = objective.score(model, rows.examples)
     single = [rows.of_rows([number]) for number in range(45)]
@@ -266,7 +264,7 @@ def upstream(kind: str, part: Any, folder: Path) -> Any:
     return open_upstream(getattr(transformers, f"ElectraFor{kind}"), folder)
 
 
-def test_the_generator_is_a_quarter_as_wide_with_the_same_tables_which_both_gradients_reach(model: Electra) -> None:
+def test_the_generator_is_a_quarter_as_wide_with_the_same_tables_which_both_gradients_reach(model):
     small = model.generator.config
     sizes = small.hidden_size, small.num_attention_heads, small.intermediate_size, small.embedding_size
     assert sizes == (6, 1, 10, 8)
@@ -280,7 +278,7 @@ def test_the_generator_is_a_quarter_as_wide_with_the_same_tables_which_both_grad
     assert torch.autograd.grad(losses["replaced-token-detection"], own, allow_unused=True) == (None,)
 
 
-def test_the_losses_are_those_of_the_two_models_of_transformers(model: Electra, tmp_path: Path) -> None:
+def test_the_losses_are_those_of_the_two_models_of_transformers(model, tmp_path):
     given = batch("electra")
     labels, chosen = given.labels["labels"], given.labels["labels"] != IGNORED
     generator = upstream("MaskedLM", model.generator, tmp_path / "generator")
@@ -300,7 +298,7 @@ def test_the_losses_are_those_of_the_two_models_of_transformers(model: Electra, 
     assert abs(with_padding.item() - detected.loss.item()) > 1e-4  # the control: padding would be seen
 
 
-def test_a_sampled_token_that_equals_the_original_counts_as_original(model: Electra) -> None:
+def test_a_sampled_token_that_equals_the_original_counts_as_original(model):
     given, objective = batch("electra"), ReplacedTokens()
     right = given.labels["labels"][given.labels["labels"] != IGNORED]
     assert objective.detect(model, given, right)[1].sum() == 0
@@ -308,7 +306,7 @@ def test_a_sampled_token_that_equals_the_original_counts_as_original(model: Elec
     assert objective.detect(model, given, wrong)[1].sum() == 1
 
 
-def test_the_score_counts_replaced_tokens_with_the_likeliest_ones_filled_in(model: Electra) -> None:
+def test_the_score_counts_replaced_tokens_with_the_likeliest_ones_filled_in(model):
     given, objective = batch("electra"), ReplacedTokens()
     with torch.no_grad():
         logits, labels = objective.generate(model, given)
@@ -320,7 +318,7 @@ def test_the_score_counts_replaced_tokens_with_the_likeliest_ones_filled_in(mode
     assert score["replaced_token_detection_accuracy"] == pytest.approx(float(((found > 0) == replaced).float().mean()))
 
 
-def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> None:
+def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path):
     tokenizer = minibert.load_tokenizer(write_words_checkpoint(tmp_path))
     ids = np.array(list(range(5, 60)) * 400)
     masked, labels = replace(Masking.of(tokenizer), **ReplacedTokens.masking)(ids.tolist(), 0, 0)
@@ -337,6 +335,6 @@ def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> 
     ],
     ids=["a BERT", "no head for the generator"],
 )
-def test_a_config_without_a_generator_is_refused(given: minibert.Config, message: str) -> None:
+def test_a_config_without_a_generator_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Electra(given)

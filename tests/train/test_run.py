@@ -50,7 +50,7 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     """The model and training.json of a run of each kind that was not interrupted."""
 
     @cache
-    def whole(kind: str) -> tuple[Any, dict[str, Any]]:
+    def whole(kind):
         out = tmp_path_factory.mktemp("whole") / "out"
         model = KINDS[kind](home, out=out, **(STEPS if kind in OF_STEPS else EPOCHS))
         return model, json.loads((out / "training.json").read_text())
@@ -66,21 +66,14 @@ def whole(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     ],
 )
 def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
-    kind: str,
-    step: int,
-    signalled: bool,
-    whole: Any,
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    kind, step, signalled, whole, home, tmp_path, monkeypatch, capsys
+):
     """A signal saves the run after the step; a kill loses what was done since the last state."""
     train, how = KINDS[kind], STEPS if kind in OF_STEPS else EPOCHS
     model, one = whole(kind)
     calls, right = list[int](), loop.one_step
 
-    def interrupted(*args: Any) -> Any:
+    def interrupted(*args):
         calls.append(len(calls) + 1)
         if len(calls) == step and signalled:
             signal.raise_signal(signal.SIGINT)
@@ -106,9 +99,9 @@ def test_an_interrupted_run_is_resumed_by_the_same_call_bit_for_bit(
 
 
 def test_a_second_signal_stops_a_run_at_once_and_a_run_without_a_state_leaves_nothing(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def signalled(*args: Any) -> Any:
+    home, tmp_path, monkeypatch, capfd
+):
+    def signalled(*args):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -122,9 +115,7 @@ def test_a_second_signal_stops_a_run_at_once_and_a_run_without_a_state_leaves_no
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_run_without_a_step_does_not_block_the_corrected_one(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_step_does_not_block_the_corrected_one(home, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "one_step", Mock(side_effect=loop.NotFiniteError("the loss of step 1")))
         patch.setattr(checkpointer, "remove_run", lambda folder: None)  # a killed process cannot remove the folder
@@ -137,13 +128,11 @@ def test_a_run_without_a_step_does_not_block_the_corrected_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_stops_after_a_signal_and_the_same_command_goes_on(
-    number: signal.Signals, home: Path, tmp_path: Path
-) -> None:
+def test_the_command_stops_after_a_signal_and_the_same_command_goes_on(number, home, tmp_path):
     command = [sys.executable, "-m", "minibert", "finetune", "classify", home / "train.tsv", "--out", tmp_path / "out"]
     command += ["--model", home / "words", "--max-length", "16", "--epochs", "2000"]
     interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
-    how: dict[str, Any] = {"text": True, "preexec_fn": interruptible, "stdout": PIPE, "stderr": PIPE}
+    how = {"text": True, "preexec_fn": interruptible, "stdout": PIPE, "stderr": PIPE}
     with subprocess.Popen(command, **how) as process:
         while not any(tmp_path.glob("out.training/state-*")) and process.poll() is None:
             time.sleep(0.01)
@@ -156,7 +145,7 @@ def test_the_command_stops_after_a_signal_and_the_same_command_goes_on(
     assert "Traceback" not in said
 
 
-def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
+def test_training_in_another_thread_leaves_signals_alone(home):
     with ThreadPoolExecutor(1) as pool:
         usual = signal.getsignal(signal.SIGTERM)
         model = pool.submit(KINDS["classify"], home, **EPOCHS | {"epochs": 1}).result()
@@ -164,7 +153,7 @@ def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is usual
 
 
-def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
+def test_restart_forgets_an_unfinished_run_with_other_settings(home, tmp_path):
     (tmp_path / "out.training").mkdir()
     (tmp_path / "out.training" / checkpointer.LOCK).touch()
     (tmp_path / "out.training" / "run_config.json").write_text(
@@ -174,9 +163,7 @@ def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_score_of_the_majority_class_is_called_degenerate(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_of_the_majority_class_is_called_degenerate(home, tmp_path, monkeypatch):
     measure = Measure({"accuracy": 0.5, "degenerate": True}, "accuracy", "")
     monkeypatch.setattr("minibert.train.finetuning.FinetuneRun.measure", lambda *args, **more: measure)
     with pytest.warns(DegenerateWarning, match=r"dev.* 0\.500"):
@@ -236,7 +223,7 @@ OWN_LIMITS: list[tuple[type, str, Any, str]] = [
     ("kind", "name", "value", "message"),
     [(kind, *row) for kind in (TrainSettings, DistillSettings) for row in LIMITS] + OWN_LIMITS,
 )
-def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: Any, message: str) -> None:
+def test_a_setting_out_of_its_limits_is_refused(kind, name, value, message):
     with pytest.raises((ValueError, TypeError), match=message):
         kind(**{name: value})
 
@@ -245,14 +232,14 @@ def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: An
 # The curve
 
 
-def test_training_json_of_millions_of_steps_has_means_of_consecutive_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_json_of_millions_of_steps_has_means_of_consecutive_steps(monkeypatch):
     monkeypatch.setattr(run, "MOST_VALUES", 4)
     assert run.thinned([1.0, 2.0, 3.0, 4.0]) == [1, 2, 3, 4]
     assert run.thinned([1.0, 3.0, 5.0, 7.0, 9.0]) == [2, 6, 9]
 
 
 @pytest.mark.parametrize("scores", [[], [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}]], ids=["no scores", "scores"])
-def test_runs_are_plotted_with_and_without_scores(scores: list[dict[str, float]], tmp_path: Path) -> None:
+def test_runs_are_plotted_with_and_without_scores(scores, tmp_path):
     run = {"steps": 8, "curve": [3.0, 2.0, 1.0, 2.0], "epochs": scores, "best_epoch": 2}
     plot_runs([run, run], "f1", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
@@ -263,23 +250,21 @@ def test_runs_are_plotted_with_and_without_scores(scores: list[dict[str, float]]
 
 
 @pytest.mark.parametrize("kind", ["classify", "mlm+nsp", "distill classify"])
-def test_training_leaves_the_random_numbers_of_its_user_alone(kind: str, home: Path, tmp_path: Path) -> None:
+def test_training_leaves_the_random_numbers_of_its_user_alone(kind, home, tmp_path):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     KINDS[kind](home, out=tmp_path / "out", **QUICK, **({"steps": 2} if kind in OF_STEPS else {"epochs": 1}))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_two_trainings_with_one_seed_in_two_threads_give_the_same_bits(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_trainings_with_one_seed_in_two_threads_give_the_same_bits(home, monkeypatch):
     """In the middle of the first, the second has as much time as it wants to take a step, which it must not take."""
     one_step, main, stepped = loop.one_step, threading.current_thread(), threading.Event()
     train = partial(KINDS["frozen"], home, **QUICK, epochs=2, step="readable")
     with ThreadPoolExecutor(1) as pool:
         second = []
 
-        def watched(*args: Any) -> Any:
+        def watched(*args):
             if threading.current_thread() is not main:
                 stepped.set()
             elif not second:

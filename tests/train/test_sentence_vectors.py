@@ -74,9 +74,7 @@ LOSSES: dict[str, tuple[int, Embedding, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize(("output_of", "close"), [(readable_output, CLOSE), (packed_output, PACKED)])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_and_gradients_are_those_of_sentence_transformers(
-    name: str, pooling: str, output_of: Any, close: float, pair: Callable[..., Pair]
-) -> None:
+def test_losses_and_gradients_are_those_of_sentence_transformers(name, pooling, output_of, close, pair):
     texts, task, their_loss = LOSSES[name]
     batch = batch_of(texts)
     similarity = batch.labels["similarity"] if name in ("order", "values") else None
@@ -122,11 +120,11 @@ def negatives_of(rows: list[str]) -> list[str]:
         (["ab", "cd", "ef"], ["bdf", "dbf", "fbd"]),
     ],
 )
-def test_what_rows_of_a_step_connect_is_no_negative(rows: list[str], negatives: list[str]) -> None:
+def test_what_rows_of_a_step_connect_is_no_negative(rows, negatives):
     assert list(map(sorted, negatives_of(rows))) == list(map(sorted, negatives))
 
 
-def test_without_texts_in_several_rows_all_others_are_negatives() -> None:
+def test_without_texts_in_several_rows_all_others_are_negatives():
     for C in (2, 3, 5):
         excluded = false_negatives(torch.randperm(7 * C).reshape(7, C))
         assert excluded.shape == (7, 7 * (C - 1)) and not excluded.any()
@@ -161,7 +159,7 @@ class OwnTexts(VectorLoss):
         return self
 
 
-def test_batches_of_any_sizes_add_up_to_one_large_batch(pair: Callable[..., Pair]) -> None:
+def test_batches_of_any_sizes_add_up_to_one_large_batch(pair):
     loss = VectorLoss(Embedding().step_loss, packed_output)
     whole = stepped(model_of(pair), [9], loss)
     parts = stepped(model_of(pair), [4, 1, 4], loss)
@@ -173,14 +171,12 @@ def test_batches_of_any_sizes_add_up_to_one_large_batch(pair: Callable[..., Pair
     assert float((wrong[name] - whole[name]).abs().max()) > 0.01 * float(whole[name].abs().max())
 
 
-def test_both_passes_of_a_step_have_the_same_dropout(
-    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_passes_of_a_step_have_the_same_dropout(pair, monkeypatch):
     """So the loss of the step is the same, whichever of its batches has gradients."""
     model = model_of(pair, hidden_dropout_prob=0.2).train()
     parts = [collate(pairs_of_texts(4, seed=seed), range(4), 0, 2) for seed in (1, 2)]
 
-    def spread() -> float:
+    def spread():
         loss = VectorLoss(Embedding().step_loss, packed_output).of_step(model, parts, "float32", SINGLE_PROCESS)
         one, other = (float(loss.means(model, part)["loss"].detach()) for part in parts)
         return abs(one - other)
@@ -213,7 +209,7 @@ def trained(
 
 
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenized.TruncationWarning")
-def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(trained: tuple[Any, Path, Stated]) -> None:
+def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(trained):
     model, out, stated = trained
     assert read_stated(out) == stated
     texts = [*TEXTS, "film " * 30]
@@ -224,9 +220,7 @@ def test_sentence_transformers_reads_the_folder_and_makes_the_same_vectors(train
     assert np.abs(vectors - minibert.embed(texts, out, pooling="max")).max() > 0.01
 
 
-def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_text(
-    trained: tuple[Any, Path, Stated],
-) -> None:
+def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_text(trained):
     model, *_ = trained
     first, second = minibert.embed(TEXTS[:2], model)
     cosine = float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
@@ -234,13 +228,13 @@ def test_a_trained_model_predicts_the_similarity_of_pairs_and_the_vector_of_a_te
     np.testing.assert_allclose(model.predict([TEXTS[0]])[0]["vector"], first, atol=1e-5)
 
 
-def test_the_pooler_of_the_checkpoint_is_kept(trained: tuple[Any, Path, Stated], checkpoint: Path) -> None:
+def test_the_pooler_of_the_checkpoint_is_kept(trained, checkpoint):
     start, end = (minibert.load(place).pooler for place in (checkpoint, trained[1]))
     assert start is not None and end is not None
     assert_equal(start.state_dict(), end.state_dict())
 
 
-def test_a_folder_that_sentence_transformers_wrote_makes_the_same_vectors(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_sentence_transformers_wrote_makes_the_same_vectors(folder, tmp_path):
     state_vectors(folder, "mean", True, 12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -248,7 +242,7 @@ def test_a_folder_that_sentence_transformers_wrote_makes_the_same_vectors(folder
     assert np.abs(minibert.embed(TEXTS, tmp_path / "theirs") - peer_vectors(folder, TEXTS)).max() < CLOSE
 
 
-def test_a_checkpoint_that_states_its_vectors_is_trained_as_it_states(folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_states_its_vectors_is_trained_as_it_states(folder, tmp_path):
     state_vectors(folder, "cls", True, 12)
     finetune("embed", write_pairs(tmp_path / "pairs.tsv"), out=tmp_path / "out", model=folder, **QUICK)
     assert read_stated(tmp_path / "out") == Stated("cls", True, 20)
@@ -258,9 +252,7 @@ def test_a_checkpoint_that_states_its_vectors_is_trained_as_it_states(folder: Pa
 # A run
 
 
-def test_pairs_find_each_other_after_training_and_the_best_epoch_is_kept(
-    folder: Path, tmp_path: Path, run: Any
-) -> None:
+def test_pairs_find_each_other_after_training_and_the_best_epoch_is_kept(folder, tmp_path, run):
     data = write_pairs(tmp_path / "pairs.tsv")
     before = minibert.measure_retrieval(*columns_of(data), model=folder, pooling="mean").figures["mrr@10"]
     out = tmp_path / "out"
@@ -277,7 +269,7 @@ def columns_of(path: Path) -> tuple[list[str], list[str]]:
     return list(first), list(second)
 
 
-def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder: Path, tmp_path: Path) -> None:
+def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder, tmp_path):
     texts = {"text": columns_of(write_pairs(tmp_path / "pairs.tsv"))[0]}
     model = finetune("embed", texts, model=folder, **QUICK)
     start = minibert.load(folder)
@@ -285,7 +277,7 @@ def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder: Pa
     assert float((weights[0] - weights[1]).abs().max()) > 1e-4
 
 
-def test_the_packed_loop_ends_where_the_readable_one_does(pair: Callable[..., Pair]) -> None:
+def test_the_packed_loop_ends_where_the_readable_one_does(pair):
     ended = []
     for output_of in (readable_output, packed_output):
         model = model_of(pair, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -303,7 +295,7 @@ def test_the_packed_loop_ends_where_the_readable_one_does(pair: Callable[..., Pa
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    def write(*lines: str, name: str = "rows.tsv") -> Path:
+    def write(*lines, name="rows.tsv"):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
         return tmp_path / name
 
@@ -315,13 +307,13 @@ def refused(data: Any, folder: Path, pattern: str, dev: Any = None, **settings: 
         finetune("embed", data, dev=dev, model=folder, **(QUICK | settings))
 
 
-def test_a_step_without_another_text_is_refused(folder: Path, rows: Any) -> None:
+def test_a_step_without_another_text_is_refused(folder, rows):
     refused(rows("good\tfine", "bad\tdull", "a\tb"), folder, r"1 row\b.*a batch of 2", batch_size=1)
     refused(rows("good\tfine", "good film\tfine", "film\tfine"), folder, "all 3 rows have the same text")
     refused({"text": ["good"] * 3}, folder, "all 3 rows have the same text")
 
 
-def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any) -> None:
+def test_similarities_that_cannot_be_learned_are_refused(folder, rows):
     refused(rows("good\tfine\t1", "bad\tdull\tnan"), folder, r"line 2\b.*nan")
     refused(rows("good\tfine\t1", "bad\tdull\tvery"), folder, "line 2.*'very'.*number")
     refused(rows("good\tfine\t3", "bad\tdull\t3"), folder, "all 2 rows is the same")
@@ -331,12 +323,12 @@ def test_similarities_that_cannot_be_learned_are_refused(folder: Path, rows: Any
         finetune("embed", ["good", "bad"], [1, 2], model=folder)
 
 
-def test_missing_texts_and_lengths_that_differ_are_refused(folder: Path, rows: Any) -> None:
+def test_missing_texts_and_lengths_that_differ_are_refused(folder, rows):
     refused(rows("good\tfine\tbad", "bad\tdull\t", "a\tb\tc"), folder, "line 2.*empty cell")
     refused({"text": ["good", "bad"], "pair": ["fine"]}, folder, "text 2, pair 1", text="text", pair="pair")
 
 
-def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any) -> None:
+def test_files_whose_columns_are_not_certain_are_refused(folder, rows):
     refused(rows("a\tb\tc", "good\tfine\t1", "bad\tdull\t2"), folder, "'a', 'b', 'c'.*text=")
     refused(rows("good\tfine", "bad\tdull"), folder, "pair", text="1", negatives=("2",))
     refused(rows("good\tfine\t1"), folder, "not both", text="1", pair="2", label="3", negatives=("3",))
@@ -352,9 +344,7 @@ def test_files_whose_columns_are_not_certain_are_refused(folder: Path, rows: Any
         (["a good film\tfine\t3", "bad\tdull\t1e308"], r"dev\.tsv, line 2, .*1e308.*3\.4e\+38"),
     ],
 )
-def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found(
-    lines: list[str], message: str, folder: Path, rows: Any
-) -> None:
+def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found(lines, message, folder, rows):
     pairs = rows("a good film\tfine", "bad\tdull")
     refused(pairs, folder / "nowhere", message, dev=rows(*lines, name="dev.tsv"))
     if "dev cannot" in message:
@@ -362,14 +352,14 @@ def test_a_dev_file_that_cannot_be_measured_is_refused_before_the_model_is_found
             Embedding().measure([], Embedding().read(rows(*lines, name="dev.tsv")), [])
 
 
-def test_poolings_that_are_not_trained_are_refused(folder: Path, rows: Any) -> None:
+def test_poolings_that_are_not_trained_are_refused(folder, rows):
     pairs = rows("good\tfine", "bad\tdull", "a\tb")
     state_vectors(folder, "max", False, 12)
     refused(pairs, folder, "max")
     refused(pairs, folder, "'encoder'.*nothing would be trained", pooling="mean", freeze="encoder")
 
 
-def test_the_rows_are_counted_and_not_their_texts(folder: Path, rows: Any) -> None:
+def test_the_rows_are_counted_and_not_their_texts(folder, rows):
     data = TextRows((["good", "bad", "fine"], ["film", "book", "play"], ["a", "b", "c"]))
     dev = TextRows((["good", "bad"], ["film", "book"]))
     settings = FinetuneSettings(model=str(folder), device="cpu")

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +38,7 @@ def learn_by_hand(words: dict[str, int], size: int, min_frequency: int = 2) -> l
     ids = {token: id for id, token in enumerate(tokens)}
     written = [([ids[word[0]], *(ids[f"##{letter}"] for letter in word[1:])], count) for word, count in words.items()]
     while len(tokens) < size:
-        pairs: Counter[tuple[int, int]] = Counter()
+        pairs = Counter()
         for pieces, count in written:
             for pair in pairwise(pieces):
                 pairs[pair] += count
@@ -59,13 +58,13 @@ def learn_by_hand(words: dict[str, int], size: int, min_frequency: int = 2) -> l
     return tokens
 
 
-def test_the_example_of_the_first_page_is_what_is_learned() -> None:
+def test_the_example_of_the_first_page_is_what_is_learned():
     words = Counter(BOATS.split())
     first = [*SPECIAL_TOKENS, *".abdehlorst", *(f"##{letter}" for letter in "adehlorst")]
     assert learn_by_hand(words, 1000) == [*first, "bo", "ol", "th", "##at", "boat", "old", "the"]
 
 
-def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_text("".join(REVIEWS.read_text("utf-8").splitlines(keepends=True)[:40]), "utf-8")
     words = count_words(count_strings([path]), lowercase=True, strip=True)
@@ -81,18 +80,16 @@ def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path: Path, mo
 
 @given(st.dictionaries(st.text("ab", min_size=1, max_size=9), st.integers(1, 20), min_size=1, max_size=8))
 @settings(max_examples=100, deadline=None)
-def test_on_any_words_the_library_learns_what_the_hand_learns(words: dict[str, int]) -> None:
+def test_on_any_words_the_library_learns_what_the_hand_learns(words):
     assert learn_by_library(words, 60, 1) == learn_by_hand(words, 60, 1)
 
 
-def test_the_share_of_words_in_one_piece_is_right(corpus: Path) -> None:
+def test_the_share_of_words_in_one_piece_is_right(corpus):
     in_one = {"the": 7, "old": 4, "boat": 4, ".": 6, "boats": 3, "older": 3, ",": 1, "'": 1, "s": 1}  # of 31 words
     assert learn_vocabulary(corpus, 1000).whole == sum(in_one.values()) / 31
 
 
-def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(tmp_path, monkeypatch):
     path = tmp_path / "corpus.txt"
     path.write_text("boat boat\n" + "qu" * 51 + "\n" + "".join(f"word{n}\n" for n in range(100)) + "boat\n" * 2)
     found = learn_vocabulary(path, 100, min_frequency=1)
@@ -108,9 +105,7 @@ def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_the_folder_is_a_tokenizer_to_minibert_and_to_transformers(
-    lowercase: bool, corpus: Path, tmp_path: Path
-) -> None:
+def test_the_folder_is_a_tokenizer_to_minibert_and_to_transformers(lowercase, corpus, tmp_path):
     found = learn_vocabulary(corpus, 1000, min_frequency=1, lowercase=lowercase)
     assert ["elan" in found.tokens, "Élan" in found.tokens, "OLD" in found.tokens] == [lowercase, *[not lowercase] * 2]
     found.save(tmp_path / "out")
@@ -133,9 +128,7 @@ MARKED = {  # a text, and its first word without marks
 @pytest.mark.parametrize(("text", "bare"), MARKED.values(), ids=MARKED)
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("strip", [None, True, False])
-def test_accents_and_vowel_signs_are_kept_or_not_apart_from_case(
-    text: str, bare: str, lowercase: bool, strip: bool | None, tmp_path: Path
-) -> None:
+def test_accents_and_vowel_signs_are_kept_or_not_apart_from_case(text, bare, lowercase, strip, tmp_path):
     (tmp_path / "corpus.txt").write_text(text, encoding="utf-8")
     found = learn_vocabulary(tmp_path / "corpus.txt", 1000, min_frequency=1, lowercase=lowercase, strip_accents=strip)
     stripped = lowercase if strip is None else strip
@@ -152,7 +145,7 @@ def test_accents_and_vowel_signs_are_kept_or_not_apart_from_case(
     assert ours.unk_id not in ours.encode(text)
 
 
-def test_the_command_says_that_words_lost_their_marks_and_how_to_keep_them(tmp_path: Path, run: Any) -> None:
+def test_the_command_says_that_words_lost_their_marks_and_how_to_keep_them(tmp_path, run):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("हिन्दी में लिखा है ।\n" * 5, encoding="utf-8")
     request = ("vocab", corpus, "--size", "60")
@@ -164,7 +157,7 @@ def test_the_command_says_that_words_lost_their_marks_and_how_to_keep_them(tmp_p
     assert "no-strip" not in run(*request, "--out", tmp_path / "english")
 
 
-def test_words_of_a_language_without_spaces_are_counted_where_they_are_too_long(tmp_path: Path, run: Any) -> None:
+def test_words_of_a_language_without_spaces_are_counted_where_they_are_too_long(tmp_path, run):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("かな" * 60 + "\nかな\n" * 2, encoding="utf-8")
     found = learn_vocabulary(corpus, 50, min_frequency=1)
@@ -176,7 +169,7 @@ def test_words_of_a_language_without_spaces_are_counted_where_they_are_too_long(
     assert "every word has over 100 characters" in said and "no spaces" in said
 
 
-def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, run: Any) -> None:
+def test_the_command_reports_what_it_learned(corpus, tmp_path, run):
     *shown, figures = run("vocab", corpus, "--size", "50", "--out", tmp_path / "out", "--json").splitlines()
     printed = " ".join(" ".join(shown).split())
     assert json.loads(figures)["tokens"] == 39 and "31 words, 10 different ones, 14 letters" in printed
@@ -199,13 +192,13 @@ def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, run: 
     ],
     ids=["empty", "blank", "NUL", "not UTF-8"],
 )
-def test_what_is_no_text_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_is_no_text_is_refused(content, message, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         learn_vocabulary(tmp_path / "corpus.txt", 1000)
 
 
-def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus: Path) -> None:
+def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus):
     least = 5 + len(letters(count_words(count_strings([corpus]), lowercase=True, strip=True)))
     with pytest.raises(ValueError, match=rf"size is {least - 1}\b.* {least} tokens.* {least}\b"):
         learn_vocabulary(corpus, least - 1)

@@ -6,7 +6,6 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -37,7 +36,7 @@ def embed(name: str) -> object:
     return minibert.embed(["a"], name)
 
 
-def test_json_may_be_a_hundred_deep_and_have_any_number_of_brackets(tmp_path: Path) -> None:
+def test_json_may_be_a_hundred_deep_and_have_any_number_of_brackets(tmp_path):
     for content in (b'{"a": ' + b"[" * 99 + b"]" * 99 + b"}", b'{"a": ["' + b"[{" * 500 + b'"]}', b'{"a": {%s}}'):
         content = content.replace(b"%s", b", ".join(b'"%d": [{}]' % number for number in range(200)))
         (tmp_path / "a.json").write_bytes(content)
@@ -45,7 +44,7 @@ def test_json_may_be_a_hundred_deep_and_have_any_number_of_brackets(tmp_path: Pa
 
 
 @pytest.mark.parametrize("use", [user_path, locate, format_by_name, embed, open_reader, DiskRows])
-def test_an_empty_name_is_not_the_current_folder(use: Callable[[str], object]) -> None:
+def test_an_empty_name_is_not_the_current_folder(use):
     with pytest.raises(ValueError, match="name is empty"):
         use("")
 
@@ -66,12 +65,12 @@ def test_an_empty_name_is_not_the_current_folder(use: Callable[[str], object]) -
         ["export", "", "--out", "x.onnx"],
     ],
 )
-def test_a_command_says_that_a_name_is_empty(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_says_that_a_name_is_empty(command, capsys):
     assert cli.main(command) == 2
     assert "name is empty" in capsys.readouterr().err
 
 
-def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
+def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path):
     for start in (b"", b"\xef\xbb\xbf"):
         (tmp_path / "a.json").write_bytes(start + '{"a": ["ä", 1e30, "\\ud83d\\ude00"]}'.encode())
         assert read_json(tmp_path / "a.json") == {"a": ["ä", 1e30, "😀"]}
@@ -92,9 +91,7 @@ def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) ->
         (b'{"a": "\\ud800"}', "surrogates not allowed"),
     ],
 )
-def test_anything_but_a_json_object_is_refused_with_the_name_of_the_file(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_anything_but_a_json_object_is_refused_with_the_name_of_the_file(content, message, tmp_path):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
         read_json(tmp_path / "a.json")
@@ -102,7 +99,7 @@ def test_anything_but_a_json_object_is_refused_with_the_name_of_the_file(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes in its file system")
-def test_only_a_regular_file_of_moderate_size_is_opened(tmp_path: Path) -> None:
+def test_only_a_regular_file_of_moderate_size_is_opened(tmp_path):
     with (tmp_path / "long").open("wb") as file:
         file.truncate(MOST_BYTES + 1)  # a sparse file, which takes no space
     os.mkfifo(tmp_path / "pipe")
@@ -130,9 +127,7 @@ PATTERNS = ["**", "**/*", "**/*.txt", "a/**", "*/**/x.txt", "**/a/**/*.txt", "**
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_without_links_a_pattern_matches_what_glob_matches(
-    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_links_a_pattern_matches_what_glob_matches(pattern, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_files(
         tmp_path, "x.txt", ".x.txt", "a/x.txt", "a/a/x.txt", "a/b/a/y.txt", "ab/x.txt", ".h/x.txt", "b/c[1]/x.txt"
@@ -144,14 +139,14 @@ def test_without_links_a_pattern_matches_what_glob_matches(
 
 
 @pytest.mark.parametrize("links", [1, 2, 3])
-def test_links_to_folders_around_them_repeat_no_file_and_end(links: int, tmp_path: Path) -> None:
+def test_links_to_folders_around_them_repeat_no_file_and_end(links, tmp_path):
     make_files(tmp_path, "a/b/x.txt", "y.txt")
     for number in range(links):
         (tmp_path / "a" / f"link{number}").symlink_to(tmp_path)
     assert matching_files(f"{tmp_path}/**/*.txt") == [f"{tmp_path}/a/b/x.txt", f"{tmp_path}/y.txt"]
 
 
-def test_a_linked_folder_is_followed_once_and_a_file_has_the_name_that_is_no_link(tmp_path: Path) -> None:
+def test_a_linked_folder_is_followed_once_and_a_file_has_the_name_that_is_no_link(tmp_path):
     make_files(tmp_path, "corpus/z.txt", "corpus/real/x.txt", "elsewhere/deep/w.txt")
     for link, target in (
         ("a.txt", "corpus/z.txt"),
@@ -172,7 +167,7 @@ def test_a_linked_folder_is_followed_once_and_a_file_has_the_name_that_is_no_lin
 
 
 @pytest.mark.parametrize("name", ["", ".", "1_Pooling", "a/b", "a/./b", "..a", "a.."])
-def test_a_name_inside_a_folder_is_followed(name: str, tmp_path: Path) -> None:
+def test_a_name_inside_a_folder_is_followed(name, tmp_path):
     assert inside(tmp_path, name, tmp_path / "modules.json") == tmp_path / name
 
 
@@ -180,7 +175,7 @@ def test_a_name_inside_a_folder_is_followed(name: str, tmp_path: Path) -> None:
     "name",
     ["..", "../a", "a/../../b", "/etc", "C:/a", "C:a", "\\a", "a\\..\\b", "\\\\host\\a", "a\0b", "link", "link/a"],
 )
-def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_out_of_its_folder_is_refused(name, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret").mkdir()
@@ -189,7 +184,7 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Pat
         inside(folder, name, folder / "modules.json")
 
 
-def test_a_file_whose_writing_fails_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+def test_a_file_whose_writing_fails_is_named_and_the_old_one_stays(tmp_path):
     write_text_atomically(tmp_path / "a.txt", "before")
     with pytest.raises(OSError, match=r"/a\.txt") as error, atomic_write(tmp_path / "a.txt") as temporary:
         temporary.write_text("aft")
@@ -202,7 +197,7 @@ def test_a_file_whose_writing_fails_is_named_and_the_old_one_stays(tmp_path: Pat
     assert missing.value.filename == str(tmp_path / "missing" / "a.txt")  # and not the temporary one
 
 
-def test_a_file_has_the_permissions_of_the_umask_whatever_wrote_it(tmp_path: Path) -> None:
+def test_a_file_has_the_permissions_of_the_umask_whatever_wrote_it(tmp_path):
     (tmp_path / "plain").touch()
     with atomic_write(tmp_path / "a.bin") as temporary:
         temporary.unlink()
@@ -210,11 +205,11 @@ def test_a_file_has_the_permissions_of_the_umask_whatever_wrote_it(tmp_path: Pat
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path: Path) -> None:
+def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path):
     """All have the number of one process."""
     together = Barrier(4)
 
-    def write(text: str) -> None:
+    def write(text):
         with atomic_write(tmp_path / "a.txt") as temporary:
             together.wait()
             temporary.write_text(text)
@@ -228,12 +223,10 @@ def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(
-    replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(replaced, tmp_path, monkeypatch):
     """Else two processes could each hold a lock, on an old and on a new file of this name."""
 
-    def removed(*given: object) -> None:
+    def removed(*given):
         (tmp_path / "lock").unlink()
         if replaced:
             (tmp_path / "lock").touch()
@@ -244,12 +237,10 @@ def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(
     lock_file(tmp_path / "lock").close()
 
 
-def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_written(tmp_path, monkeypatch):
     done, replace, fsync = list[str](), os.replace, os.fsync
 
-    def named_fsync(descriptor: int) -> None:
+    def named_fsync(descriptor):
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
@@ -270,6 +261,6 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_
         (".hidden", ".hidden"),
     ],
 )
-def test_a_temporary_name_tells_the_final_one(name: str, final: str) -> None:
+def test_a_temporary_name_tells_the_final_one(name, final):
     assert final_name(Path("folder") / name) == final
     assert final_name(temporary_path(Path("folder") / name)) == name

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.training import QUICK, write_home
@@ -33,7 +32,7 @@ def home(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert not list(elsewhere.iterdir())
 
 
-def test_python_reads_and_writes_in_the_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_reads_and_writes_in_the_home_folder(home, monkeypatch):
     model, tokenizer = minibert.load("~/classifier", head="sequence-classification"), minibert.load_tokenizer("~/words")
     assert minibert.predict("~/classifier", TEXTS) == model.predict(TEXTS)
     assert minibert.embed(TEXTS, model=Path("~/words")).shape == (2, 24)
@@ -47,7 +46,7 @@ def test_python_reads_and_writes_in_the_home_folder(home: Path, monkeypatch: pyt
     assert hub.locate("copy").folder == home / "copy"
 
 
-def test_commands_read_and_write_in_the_home_folder(home: Path, run: Any) -> None:
+def test_commands_read_and_write_in_the_home_folder(home, run):
     run("embed", "~/train.tsv", "--column", 1, "--model", "~/words", "--out=~/vectors.npy")
     run("classify", "train", "~/train.tsv", "--model", "~/words", "--out=~/frozen", "--folds", 0)
     run("predict", "~/frozen", "--file", "~/train.tsv", "--text", 1, "--out=~/found.jsonl")

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -68,7 +67,7 @@ def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def call(*argv: object) -> int:
+    def call(*argv):
         return cli.main([str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv])
 
     return call
@@ -93,9 +92,7 @@ def add_foreign(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["plain", "overwrite"])
 @pytest.mark.parametrize("command", FOLDERS)
-def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(
-    run: Run, tmp_path: Path, command: str, overwrite: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(run, tmp_path, command, overwrite, capsys):
     out = tmp_path / "out"
     before = add_foreign(out)
     assert run(*FOLDERS[command], "--out", out, *overwrite) == 2
@@ -105,9 +102,7 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("command", FOLDERS)
-def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchanged(
-    run: Run, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchanged(run, tmp_path, command, capsys):
     out, argv = tmp_path / "out", [*FOLDERS[command], "--out", tmp_path / "out"]
     assert run(*argv) == 0
     written = contents(out)
@@ -129,7 +124,7 @@ def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchang
 
 
 @pytest.mark.parametrize("command", FOLDERS)
-def test_the_folder_of_the_shell_and_a_link_are_refused(run: Run, tmp_path: Path, command: str) -> None:
+def test_the_folder_of_the_shell_and_a_link_are_refused(run, tmp_path, command):
     (tmp_path / "link").symlink_to(tmp_path / "here")
     assert [run(*FOLDERS[command], "--out", out, "--overwrite") for out in (".", "..", tmp_path / "link")] == [2] * 3
     assert contents(tmp_path) == {}
@@ -137,14 +132,7 @@ def test_the_folder_of_the_shell_and_a_link_are_refused(run: Run, tmp_path: Path
 
 @pytest.mark.parametrize("command", [*FOLDERS, *FILES])
 @pytest.mark.parametrize("nothing", ["no right", "no folder"])
-def test_a_place_that_cannot_be_written_to_is_refused_and_named(
-    run: Run,
-    tmp_path: Path,
-    command: str,
-    nothing: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_place_that_cannot_be_written_to_is_refused_and_named(run, tmp_path, command, nothing, capsys, monkeypatch):
     option, argv, ending = FILES.get(command, ("--out", FOLDERS.get(command, []), ""))
     place = tmp_path / "place"
     if nothing == "no right":
@@ -158,7 +146,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_and_named(
     assert {path.name for path in tmp_path.iterdir()} == {"here", "place"}
 
 
-def test_of_two_runs_with_one_output_the_second_to_end_is_refused(tmp_path: Path) -> None:
+def test_of_two_runs_with_one_output_the_second_to_end_is_refused(tmp_path):
     with (
         pytest.raises(ValueError, match=r"out is there already and holds a\.txt"),
         atomic_folder(tmp_path / "out") as second,
@@ -179,7 +167,7 @@ def test_of_two_runs_with_one_output_the_second_to_end_is_refused(tmp_path: Path
         ("convert", "pickle"),
     ],
 )
-def test_a_folder_that_is_read_is_never_written_to(run: Run, home: Path, command: str, read: str) -> None:
+def test_a_folder_that_is_read_is_never_written_to(run, home, command, read):
     before = contents(home)
     for out in (home / read, home / read / "new", home):
         assert run(*FOLDERS[command], "--out", out, "--overwrite") == 2
@@ -192,9 +180,7 @@ def test_a_folder_that_is_read_is_never_written_to(run: Run, home: Path, command
 @pytest.mark.parametrize(
     "command", [pytest.param(one, marks=pytest.mark.slow if one == "export" else ()) for one in FILES]
 )
-def test_a_file_is_replaced_only_with_overwrite_and_only_by_a_file_of_that_kind(
-    run: Run, tmp_path: Path, command: str
-) -> None:
+def test_a_file_is_replaced_only_with_overwrite_and_only_by_a_file_of_that_kind(run, tmp_path, command):
     pytest.importorskip(NEEDED.get(command, "minibert"))
     option, argv, ending = FILES[command]
     out, thesis = tmp_path / f"out{ending}", tmp_path / "thesis.txt"
@@ -207,7 +193,7 @@ def test_a_file_is_replaced_only_with_overwrite_and_only_by_a_file_of_that_kind(
     assert out.read_bytes() != b"my life"
 
 
-def test_a_command_never_replaces_the_file_that_it_reads(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_command_never_replaces_the_file_that_it_reads(run, home, tmp_path):
     (tmp_path / "linked.tsv").symlink_to(home / "train.tsv")
     before = contents(home)
     for data, out in (("train.tsv", home / "train.tsv"), ("sub/../train.tsv", tmp_path / "linked.tsv")):
@@ -219,7 +205,7 @@ def test_a_command_never_replaces_the_file_that_it_reads(run: Run, home: Path, t
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "sub/config.json", ".git/HEAD", "link"])
-def test_a_folder_with_any_file_of_the_user_is_not_replaced(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_any_file_of_the_user_is_not_replaced(tmp_path, name):
     out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
     thesis.write_text("my life")
     write_two(out, "old", ("a.txt", "sub/b.txt"))
@@ -245,15 +231,13 @@ def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.tx
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_folder_that_cannot_be_renamed_stays_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
+def test_a_folder_that_cannot_be_renamed_stays_as_it_was(tmp_path, monkeypatch, failing):
     out, renamed, rename = tmp_path / "out", list[Path](), os.rename
     out.mkdir()
     check_folder(out)  # an empty folder is as good as none
     write_two(out, "old")
 
-    def fail(source: Path, target: Path) -> None:
+    def fail(source, target):
         renamed.append(source)
         if len(renamed) == failing:
             raise KeyboardInterrupt
@@ -267,7 +251,7 @@ def test_a_folder_that_cannot_be_renamed_stays_as_it_was(
     assert contents(tmp_path, "*.txt") == {"out/a.txt": b"newest"}
 
 
-def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_point_is_refused(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
     with pytest.raises(ValueError, match="mount"):
@@ -275,16 +259,14 @@ def test_a_mount_point_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path, kind):
     out = tmp_path / "out.npy"
     out.mkdir() if kind == "folder" else os.mkfifo(out)
     with pytest.raises(ValueError, match=f"is a {kind}, not a file"):
         check_file(out, overwrite=True, endings=[".npy"])
 
 
-def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(tmp_path, monkeypatch):
     done, rename = list[str](), os.rename
     monkeypatch.setattr(outputs, "sync", lambda path: done.append(path.name.removeprefix(".").partition(".")[0]))
     monkeypatch.setattr(os, "rename", lambda old, new: (done.append("renamed"), rename(old, new)))
@@ -293,7 +275,7 @@ def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(
     assert done[-2:] == ["renamed", tmp_path.name]
 
 
-def test_a_list_that_names_files_elsewhere_permits_nothing(tmp_path: Path) -> None:
+def test_a_list_that_names_files_elsewhere_permits_nothing(tmp_path):
     out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
     write_two(out, "old")
     thesis.write_text("my life")
@@ -312,7 +294,7 @@ LONG, NULL = '{"files": {"%s": ""}}' % ("x" * 5000), r'{"files": {"a\u0000.txt":
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"files": 3}', '{"files": {"a.txt": 3}}', LONG, NULL])
-def test_a_damaged_list_permits_nothing(tmp_path: Path, content: str) -> None:
+def test_a_damaged_list_permits_nothing(tmp_path, content):
     write_two(tmp_path / "out", "old")
     (tmp_path / "out" / LIST_FILE).write_text(content)
     with pytest.raises(ValueError, match=r"minibert\.json|wrote them: a\.txt"):
@@ -320,8 +302,8 @@ def test_a_damaged_list_permits_nothing(tmp_path: Path, content: str) -> None:
     assert contents(tmp_path / "out", "*.txt") == {"a.txt": b"old", "sub/b.txt": b"old"}
 
 
-def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
+def test_other_files_beside_the_state_of_a_run_stay(home, tmp_path):
+    how = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
     state = tmp_path / "out.training"
     state.mkdir()
     (state / "thesis.txt").write_text("my life")

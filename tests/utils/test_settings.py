@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ class Example:
         check(self)
 
 
-def test_flags_give_back_the_settings() -> None:
+def test_flags_give_back_the_settings():
     parser = argparse.ArgumentParser()
     add_options(parser, Example)
     assert read_options(parser.parse_args([]), Example) == Example()
@@ -59,7 +58,7 @@ def test_flags_give_back_the_settings() -> None:
         ({"step": "fast"}, ValueError, r"step is 'fast'.*packed, readable"),
     ],
 )
-def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_value_out_of_its_limits_is_refused(values, error, message):
     with pytest.raises(error, match=message):
         Example(**values)
 
@@ -91,7 +90,7 @@ def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: typ
         (minibert.Config, {"hidden_size": np.int64(24), "hidden_dropout_prob": np.float16(0.5)}, {"hidden_size": 24}),
     ],
 )
-def test_a_setting_is_kept_in_pythons_own_type(kind: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
+def test_a_setting_is_kept_in_pythons_own_type(kind, given, own):
     made = kind(**given)
     assert {name: getattr(made, name) for name in own} == own
     assert json.loads(json.dumps(dataclasses.asdict(made)))[next(iter(own))] == json.loads(
@@ -101,11 +100,11 @@ def test_a_setting_is_kept_in_pythons_own_type(kind: Any, given: dict[str, Any],
 
 
 @pytest.mark.parametrize("value", [np.float64(2), np.True_, np.array([1]), np.datetime64("2026-01-01"), np.str_("2")])
-def test_what_is_no_int_of_numpy_either_is_refused(value: Any) -> None:
+def test_what_is_no_int_of_numpy_either_is_refused(value):
     with pytest.raises(TypeError, match=r"steps is .*\bint\b"):
         Example(steps=value)
 
 
-def test_a_number_is_returned_in_pythons_own_type() -> None:
+def test_a_number_is_returned_in_pythons_own_type():
     assert type(check_number("top", np.uint8(3), int)) is int
     assert type(check_number("C", np.float32(3), float)) is float

@@ -1,7 +1,5 @@
 """What the tests of vectors share: a count of what is computed."""
 
-from typing import Any
-
 import pytest
 
 from minibert.vectors import features
@@ -11,10 +9,10 @@ from minibert.vectors.engine import Engine
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each call of the engine computes; TextFeatures begins with an empty cache."""
-    counts: list[int] = []
+    counts = []
     vectors = Engine.vectors
 
-    def counting(self: Engine, ids: Any, *given: Any, **more: Any) -> Any:
+    def counting(self, ids, *given, **more):
         counts.append(len(ids))
         return vectors(self, ids, *given, **more)
 

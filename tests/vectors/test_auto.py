@@ -48,7 +48,7 @@ def documented(folder: Path, texts: list[str], max_length: int) -> NDArray[Any]:
 # -- the vectors
 
 
-def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Path) -> None:
+def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm):
     texts = ["This is an example sentence", "Each sentence is converted", "a long text of words " * 80, ""]
     assert len(minibert.load_tokenizer(minilm)(texts[2]).tokens[0]) > 256
     assert_close(embed(texts, minilm), documented(minilm, texts, 256))
@@ -56,9 +56,7 @@ def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Pa
 
 @pytest.mark.parametrize("version", [True, False])
 @pytest.mark.parametrize(("inner", "module"), [("0_Transformer", "Transformer"), ("0_BERT", "BERT")])
-def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vectors(
-    stated: Path, inner: str, module: str, version: bool, run: Any
-) -> None:
+def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vectors(stated, inner, module, version, run):
     expected, tokens = embed(TEXTS, stated), minibert.load_tokenizer(stated).ids(TEXTS)
     as_before_2021(stated, inner, module)
     if not version:
@@ -72,7 +70,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vector
 
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("max", False), ("cls", True)])
-def test_auto_is_what_the_files_state(folder: Path, pooling: str, normalize: bool, newer: bool) -> None:
+def test_auto_is_what_the_files_state(folder, pooling, normalize, newer):
     state_vectors(folder, pooling, normalize, 12, newer)
     expected = embed(TEXTS, folder, pooling=pooling, normalize=normalize, max_length=12)
     assert_close(embed(TEXTS, folder), expected)
@@ -87,20 +85,18 @@ def test_auto_is_what_the_files_state(folder: Path, pooling: str, normalize: boo
         ({"pooling": "cls", "normalize": True}, ("cls", True, None)),
     ],
 )
-def test_an_explicit_setting_counts_before_that_of_the_files(
-    stated: Path, settings: dict[str, Any], resolved: tuple[object, ...]
-) -> None:
+def test_an_explicit_setting_counts_before_that_of_the_files(stated, settings, resolved):
     recipe = minibert.Embedder(stated, **settings).recipe
     assert (recipe.pooling, recipe.normalize, recipe.max_length) == resolved
 
 
-def test_a_tokenizer_that_was_given_counts_before_the_length_of_the_files(stated: Path) -> None:
+def test_a_tokenizer_that_was_given_counts_before_the_length_of_the_files(stated):
     tokenizer = minibert.load_tokenizer(stated, max_length=7)
     own = minibert.Embedder(stated, minibert.Recipe(), tokenizer=tokenizer)
     assert (own.tokenizer.max_length, own.recipe.max_length, own.recipe.how) == (7, None, "mean, normalized")
 
 
-def test_an_encoder_follows_the_files_that_it_was_loaded_from(stated: Path, tmp_path: Path) -> None:
+def test_an_encoder_follows_the_files_that_it_was_loaded_from(stated, tmp_path):
     tokenizer = minibert.load_tokenizer(stated, max_length=12)
     assert_close(embed(TEXTS, minibert.load(stated), tokenizer=tokenizer), embed(TEXTS, stated))
     for encoder in (minibert.Encoder(minibert.load(stated).config), write_words_checkpoint(tmp_path / "bare")):
@@ -108,8 +104,8 @@ def test_an_encoder_follows_the_files_that_it_was_loaded_from(stated: Path, tmp_
         assert minibert.Embedder(encoder, **given).recipe.how == "cls"
 
 
-def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
-    settings: dict[str, Any] = {"pooling": "mean", "long": "windows", "max_length": 12}
+def test_windows_are_averaged_before_the_length_becomes_1(stated):
+    settings = {"pooling": "mean", "long": "windows", "max_length": 12}
     plain = embed(TEXTS, stated, **settings, normalize=False)
     vectors = embed(TEXTS, stated, long="windows")
     assert_close(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True))
@@ -118,14 +114,14 @@ def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
 # -- what is refused
 
 
-def test_files_that_cannot_be_followed_are_an_error_that_names_the_way_out(stated: Path) -> None:
+def test_files_that_cannot_be_followed_are_an_error_that_names_the_way_out(stated):
     (stated / "modules.json").write_text("{")
     with pytest.raises(ValueError, match=r"modules.json.* pooling= and normalize="):
         embed(TEXTS, stated)
     assert len(embed(TEXTS, stated, pooling="cls")) == len(TEXTS)
 
 
-def test_a_length_beside_a_tokenizer_or_beyond_the_model_is_refused(stated: Path) -> None:
+def test_a_length_beside_a_tokenizer_or_beyond_the_model_is_refused(stated):
     tokenizer = minibert.load_tokenizer(stated)
     with pytest.raises(ValueError, match=r"max_length is 5\b.* 20\b"):
         embed(TEXTS, minibert.load(stated), tokenizer=tokenizer, max_length=5)
@@ -136,7 +132,7 @@ def test_a_length_beside_a_tokenizer_or_beyond_the_model_is_refused(stated: Path
 # -- what is stored
 
 
-def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_time(stated: Path) -> None:
+def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_time(stated):
     expected = embed(TEXTS, stated)
     features = TextFeatures(stated).fit(TEXTS)
     stored = [pickle.dumps(features), pickle.dumps(minibert.Embedder(stated))]
@@ -148,8 +144,8 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
     assert TextFeatures(stated).fit(TEXTS).recipe_.pooling == "cls"
 
 
-def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"pooling": "auto", "long": "windows", "stride": 3}
+def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated, tmp_path):
+    how = {"pooling": "auto", "long": "windows", "stride": 3}
     classifier = train(*labelled(), model=str(stated), folds=0, **how)
     classifier.save(tmp_path / "saved")
     resolved = {"pooling": "mean", "normalize": True, "max_length": 12, "long": "windows", "stride": 3}
@@ -162,9 +158,7 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_vectors_that_the_files_cut_are_those_of_sentence_transformers(
-    folder: Path, normalize: bool, tmp_path: Path
-) -> None:
+def test_vectors_that_the_files_cut_are_those_of_sentence_transformers(folder, normalize, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     state_vectors(folder, normalize=normalize, newer=True)
     (folder / "config_sentence_transformers.json").write_text('{"truncate_dim": 5, "prompts": {"query": ""}}')
@@ -179,7 +173,7 @@ def test_vectors_that_the_files_cut_are_those_of_sentence_transformers(
         assert_close(found, theirs.encode(TEXTS, truncate_dim=3))
 
 
-def test_fine_tuning_keeps_the_number_of_dimensions(stated: Path, tmp_path: Path) -> None:
+def test_fine_tuning_keeps_the_number_of_dimensions(stated, tmp_path):
     (stated / "config_sentence_transformers.json").write_text('{"truncate_dim": 5}')
     pairs = [("the good film", "a fine film"), ("the bad book", "an awful book"), ("one meal", "a meal")]
     model = minibert.train.finetune("embed", pairs, model=stated, epochs=2, batch_size=3, out=tmp_path / "new")
@@ -187,7 +181,7 @@ def test_fine_tuning_keeps_the_number_of_dimensions(stated: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("value", ["5", 0.5, -1, [5], True])
-def test_dimensions_that_cannot_be_are_refused_with_file_and_key(stated: Path, value: Any) -> None:
+def test_dimensions_that_cannot_be_are_refused_with_file_and_key(stated, value):
     (stated / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": value}))
     with pytest.raises(ValueError, match=r"config_sentence_transformers\.json: truncate_dim is "):
         embed("a", stated)
@@ -196,7 +190,7 @@ def test_dimensions_that_cannot_be_are_refused_with_file_and_key(stated: Path, v
 # -- sentence-transformers' call
 
 
-def test_encode_returns_vectors_as_sentence_transformers_does(stated: Path) -> None:
+def test_encode_returns_vectors_as_sentence_transformers_does(stated):
     embedder = minibert.Embedder(stated, normalize=False)
     assert_close(embedder.encode(["a film", "a meal"]), embedder(["a film", "a meal"]))
     assert_close(embedder.encode("a film"), embedder(["a film"])[0])
@@ -207,12 +201,12 @@ def test_encode_returns_vectors_as_sentence_transformers_does(stated: Path) -> N
             embedder.encode(["a"], **{name: 1})
 
 
-def test_texts_in_the_place_of_the_model_are_refused(stated: Path) -> None:
+def test_texts_in_the_place_of_the_model_are_refused(stated):
     with pytest.raises(TypeError, match=r"model is \['a'\].*texts come before it"):
         embed(str(stated), ["a"])
 
 
-def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
+def test_identities_differ_by_what_is_resolved(stated):
     recipes = [minibert.Recipe()]
     recipes += [minibert.Recipe("mean", normalize=normalize, max_length=12) for normalize in (True, False)]
     auto, same, other = (minibert.Embedder(stated, recipe).identity for recipe in recipes)
@@ -220,7 +214,7 @@ def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
     assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
 
 
-def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_precision_that_was_really_chosen_is_named(stated, monkeypatch):
     monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
     assert minibert.Embedder(stated, device="cpu", precision="auto").description.endswith(
         ", computed in float32 on cpu"

@@ -5,10 +5,8 @@ import gc
 import json
 import pickle
 import weakref
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +28,9 @@ D = 24
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done that takes time: loading, hashing weights, computing."""
-    done: list[str] = []
+    done = []
 
-    def watched(name: str, function: Any) -> Any:
+    def watched(name, function):
         return lambda *given, **more: (done.append(name), function(*given, **more))[1]
 
     for owner, name in ((loading, "load"), (opened, "sha256_of"), (Engine, "vectors")):
@@ -50,8 +48,8 @@ def change_weights(folder: Path) -> None:
 # -- the vectors
 
 
-def test_every_way_to_compute_vectors_gives_the_same_also_in_windows(folder: Path, tmp_path: Path) -> None:
-    windows: dict[str, Any] = {"long": "windows", "stride": 7}
+def test_every_way_to_compute_vectors_gives_the_same_also_in_windows(folder, tmp_path):
+    windows = {"long": "windows", "stride": 7}
     settings = {"pooling": "max", "layers": (-2, -1), "combine": "sum"} | windows
     embedder, texts = minibert.Embedder(folder, minibert.Recipe(**settings)), [*TEXTS, "good " * 45]
     vectors = embedder(texts)
@@ -68,7 +66,7 @@ def test_every_way_to_compute_vectors_gives_the_same_also_in_windows(folder: Pat
         assert (stats.windowed, stats.windows, stats.truncated) == (1, 5, 0)
 
 
-def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) -> None:
+def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder):
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
     embedder = minibert.Embedder(encoder, tokenizer=tokenizer)
     np.testing.assert_array_equal(embedder(TEXTS), minibert.embed(TEXTS, folder))
@@ -85,9 +83,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
 # -- what it costs
 
 
-def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked_for(
-    folder: Path, calls: list[str]
-) -> None:
+def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked_for(folder, calls):
     embedder = minibert.Embedder(folder)
     assert calls == []
     assert embedder.width == D
@@ -106,7 +102,7 @@ def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked
 # -- identity
 
 
-def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Path) -> None:
+def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder):
     identity = minibert.Embedder(folder, minibert.Recipe("mean", (0, -1))).identity
     assert json.loads(json.dumps(identity)) == identity
     assert list(identity.items())[2:] == [
@@ -132,7 +128,7 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Pa
     assert all(minibert.Embedder(folder, recipe).identity != identity for recipe in other)
 
 
-def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle_refuses(folder: Path) -> None:
+def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle_refuses(folder):
     before = minibert.Embedder(folder)
     stored, identity = pickle.dumps(before), before.identity
     settings = folder / "tokenizer_config.json"
@@ -150,9 +146,7 @@ def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle
         stored, identity, before = pickle.dumps(after), after.identity, after
 
 
-def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those_that_were_loaded(
-    folder: Path,
-) -> None:
+def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those_that_were_loaded(folder):
     embedder = minibert.Embedder(folder)
     embedder(TEXTS)
     (folder / "notes.txt").write_text("another file may come")
@@ -164,7 +158,7 @@ def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those
 # -- pickles
 
 
-def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path, calls: list[str]) -> None:
+def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder, calls):
     embedder = minibert.Embedder(folder, minibert.Recipe("mean"))
     vectors = embedder(TEXTS)
     stored = pickle.dumps(embedder)
@@ -177,7 +171,7 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
     assert pickle.loads(pickle.dumps(again)).expected == embedder.hashes
 
 
-def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> None:
+def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint):
     tokenizer = minibert.load_tokenizer(checkpoint, max_length=5)
     embedder = minibert.Embedder(checkpoint, minibert.Recipe(long="error"), tokenizer=tokenizer)
     assert embedder.identity["max_length"] == 5
@@ -203,15 +197,13 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: Path) -> No
         (["a", "\ud800"], ValueError, r"row 1 .*surrogate"),
     ],
 )
-def test_a_row_that_is_not_a_text_is_refused_by_its_number(
-    checkpoint: Path, texts: object, error: type[Exception], message: str
-) -> None:
+def test_a_row_that_is_not_a_text_is_refused_by_its_number(checkpoint, texts, error, message):
     for use in (lambda: minibert.embed(texts, checkpoint), lambda: minibert.TextFeatures(checkpoint).fit(texts)):
         with pytest.raises(error, match=message):
             use()
 
 
-def test_empty_and_missing_texts_have_the_vector_of_cls_and_sep_and_no_texts_no_vector(checkpoint: Path) -> None:
+def test_empty_and_missing_texts_have_the_vector_of_cls_and_sep_and_no_texts_no_vector(checkpoint):
     empty = minibert.embed([""], checkpoint)
     assert np.isfinite(empty).all()
     np.testing.assert_array_equal(minibert.embed(["  \t\n"], checkpoint), empty)
@@ -222,16 +214,14 @@ def test_empty_and_missing_texts_have_the_vector_of_cls_and_sep_and_no_texts_no_
     assert minibert.TextFeatures(checkpoint).fit(TEXTS).transform([]).shape == (0, D)
 
 
-def test_auto_is_cuda_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_cuda_if_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert module.choose_device("auto") == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert module.choose_device("auto") == "cpu"
 
 
-def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(checkpoint, monkeypatch):
     embedder, texts = minibert.Embedder(checkpoint, minibert.Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
     with pytest.warns(TruncationWarning):
         expected = embedder(texts)
@@ -242,9 +232,7 @@ def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(
     assert len(caught) == 1
 
 
-def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(checkpoint, monkeypatch):
     embedder, texts = minibert.Embedder(checkpoint), TEXTS * 11
     monkeypatch.setattr(embedder, "vectors", lambda tokens, rows, progress: len(tokens.ids))
     here = list(embedder.chunks(chunked(texts, 8), first=7))
@@ -273,9 +261,7 @@ def reassign(weight: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("change", [halve, halve_a_row, halve_a_column, reassign])
 @pytest.mark.parametrize("name", ["attention.query", "feed_forward.expand", "feed_forward.contract"])
-def test_an_encoder_is_prepared_once_until_its_weights_change(
-    name: str, change: Callable[[torch.Tensor], None], checkpoint: Path
-) -> None:
+def test_an_encoder_is_prepared_once_until_its_weights_change(name, change, checkpoint):
     encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
     before = minibert.Embedder(encoder, tokenizer=tokenizer).engine
     assert minibert.Embedder(encoder, tokenizer=tokenizer).engine is before
@@ -285,7 +271,7 @@ def test_an_encoder_is_prepared_once_until_its_weights_change(
     assert np.array_equal(found, minibert.embed(["the good film"], copy.deepcopy(encoder), tokenizer=tokenizer))
 
 
-def test_an_encoder_of_another_dtype_is_prepared_anew_and_no_encoder_is_kept_in_memory(checkpoint: Path) -> None:
+def test_an_encoder_of_another_dtype_is_prepared_anew_and_no_encoder_is_kept_in_memory(checkpoint):
     encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
     before = minibert.Embedder(encoder, tokenizer=tokenizer).engine
     assert minibert.Embedder(encoder.to(torch.bfloat16), tokenizer=tokenizer).engine is not before

@@ -53,9 +53,7 @@ BOUND = 1e-5
     combine=st.sampled_from(["concat", "sum", "mean"]),
     batch_tokens=st.sampled_from([1, 7, 50, 4096]),
 )
-def test_the_vectors_equal_the_readable_path(
-    lengths: list[int], pooling: str, layers: list[int], combine: str, batch_tokens: int
-) -> None:
+def test_the_vectors_equal_the_readable_path(lengths, pooling, layers, combine, batch_tokens):
     layers, rows = [-1] if pooling == "pooler" else layers, random_rows(lengths)
     got = ENGINE.vectors(rows, Recipe(pooling, layers, combine, batch_tokens=batch_tokens))
     assert difference(got, readable(ENCODER, rows, pooling, layers, combine)) < BOUND
@@ -70,13 +68,13 @@ MANY = [5] * 70  # whose first tokens are padded
     [(random.Random(1).sample(LENGTHS, len(LENGTHS)), "cls"), (MANY, "cls"), (MANY, "pooler")],
     ids=["1 to 512", "many", "many through the pooler"],
 )
-def test_lengths_in_any_order_and_many_texts_equal_the_readable_path(lengths: list[int], pooling: str) -> None:
+def test_lengths_in_any_order_and_many_texts_equal_the_readable_path(lengths, pooling):
     rows = random_rows(lengths)
     assert difference(ENGINE.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
 
 
 @pytest.mark.parametrize("changes", [{"hidden_act": name} for name in ACTIVATIONS] + RELATIVES)
-def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any]) -> None:
+def test_what_relatives_changed_equals_the_readable_path(changes):
     encoder, rows = random_encoder(**changes), random_rows(MIXED)
     layers = tuple(range(L + 1))
     given = copy.deepcopy(encoder)
@@ -87,7 +85,7 @@ def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_real_weights_equal_the_readable_path_and_bfloat16_is_near(minilm: Path, pooling: str) -> None:
+def test_real_weights_equal_the_readable_path_and_bfloat16_is_near(minilm, pooling):
     encoder = load(minilm)
     rows = [[101, *row, 102] for row in random_rows([0, 1, 1, 9, 22, 22, 22, 60], encoder.config.vocab_size)]
     exact = readable(encoder, rows, pooling)
@@ -98,7 +96,7 @@ def test_real_weights_equal_the_readable_path_and_bfloat16_is_near(minilm: Path,
         assert difference(got, exact) > 1e-4  # it really is bfloat16
 
 
-def test_the_encoder_is_not_changed_and_its_dropout_never_applied() -> None:
+def test_the_encoder_is_not_changed_and_its_dropout_never_applied():
     encoder, rows = random_encoder(), random_rows(MIXED)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     assert difference(Engine(encoder.train()).vectors(rows), readable(ENCODER, rows)) < BOUND
@@ -140,9 +138,7 @@ def cut_the_last_token(query: Tensor, key: Tensor, value: Tensor, packed: Packed
     ],
     ids=["a wrong group boundary", "the last token unseen", "rows out of order", "the token after [CLS]"],
 )
-def test_the_comparison_finds(
-    monkeypatch: pytest.MonkeyPatch, target: object, name: str, mistake: object, poolings: tuple[str, ...]
-) -> None:
+def test_the_comparison_finds(monkeypatch, target, name, mistake, poolings):
     rows = random_rows([3, 8, 8, 5, 13])
     monkeypatch.setattr(target, name, mistake)
     for pooling in poolings:
@@ -154,7 +150,7 @@ def test_the_comparison_finds(
 # Precision
 
 
-def test_bfloat16_needs_the_hardware_and_auto_takes_it_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_needs_the_hardware_and_auto_takes_it_where_it_is(monkeypatch):
     monkeypatch.setattr(device, "cpu_features", set)
     assert Engine(ENCODER, "auto").dtype == torch.float32
     with pytest.warns(UserWarning, match="AVX512_BF16"):
@@ -172,7 +168,7 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, tokens: int = 
     """Make every batch over `tokens` run out of memory; the list fills with the sizes that were tried."""
     forward, tried = engine.forward, []
 
-    def limited(packed: PackedTexts, *request: Any) -> list[Tensor]:
+    def limited(packed, *request):
         tried.append(len(packed.ids))
         if tried[-1] > tokens:
             raise torch.OutOfMemoryError("out of memory")
@@ -182,7 +178,7 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, tokens: int = 
     return tried
 
 
-def test_out_of_memory_halves_the_batch_unless_it_is_a_single_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_halves_the_batch_unless_it_is_a_single_text(monkeypatch):
     engine, rows = Engine(ENCODER), random_rows([8] * 32)
     tried = limit_memory(monkeypatch, engine, 70)
     assert difference(engine.vectors(rows), readable(ENCODER, rows)) < BOUND
@@ -192,9 +188,7 @@ def test_out_of_memory_halves_the_batch_unless_it_is_a_single_text(monkeypatch: 
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_batches_hold_batch_tokens_and_large_ones_are_padded_to_few_sizes(
-    monkeypatch: pytest.MonkeyPatch, pooling: str
-) -> None:
+def test_batches_hold_batch_tokens_and_large_ones_are_padded_to_few_sizes(monkeypatch, pooling):
     engine, rows = Engine(ENCODER), random_rows([37] * 9 + [29] * 12 + [3])
     tried = limit_memory(monkeypatch, engine)
     vectors = engine.vectors(rows, Recipe(pooling, batch_tokens=PADDED_FROM + 50))
@@ -206,7 +200,7 @@ def test_batches_hold_batch_tokens_and_large_ones_are_padded_to_few_sizes(
 
 
 @pytest.mark.parametrize("lengths", [MIXED, [5] * 70], ids=["all lengths", "one length, padded"])
-def test_the_token_at_its_place_is_read_in_place_of_the_first(lengths: list[int]) -> None:
+def test_the_token_at_its_place_is_read_in_place_of_the_first(lengths):
     rows, numbers = random_rows(lengths), random.Random(0)
     places = [numbers.randrange(length) for length in lengths]
     states = []
@@ -250,7 +244,7 @@ for threads in (2, 1):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_forever() -> None:
+def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_forever():
     tests = Path(__file__).parent.parent
     result = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True, cwd=tests)
     refused, refused_too, *one_thread = result.stdout.splitlines()
@@ -271,13 +265,13 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_for
         ([[1]], {"precision": "int4"}, r"precision is 'int4'.*float32, bfloat16, float16, int8, auto"),
     ],
 )
-def test_what_the_engine_cannot_compute_is_refused(rows: Rows, settings: dict[str, Any], message: str) -> None:
+def test_what_the_engine_cannot_compute_is_refused(rows, settings, message):
     with pytest.raises(ValueError, match=message):
         Engine(ENCODER, settings.get("precision", "float32")).vectors(rows, Recipe("cls", **settings))
 
 
 @pytest.mark.parametrize("changes", RELATIVES[:-1], ids=str)
-def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes: dict[str, Any]) -> None:
+def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes):
     encoder, rows = random_encoder(**changes), random_rows(MIXED)
     engine = Engine(encoder)
     if len(encoder.layers) < L:

@@ -31,7 +31,7 @@ connect = sqlite3.connect
 # -- as an estimator
 
 
-def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting() -> None:
+def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting():
     settings = {
         "model": "no-such-checkpoint",
         "pooling": "?",
@@ -56,7 +56,7 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         estimator.set_params(pooling="mean").fit(TEXTS)
 
 
-def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
+def test_transform_equals_embed_and_the_names_fit_the_width():
     estimator = minibert.TextFeatures(NAME, pooling="mean", layers=(0, -1)).fit(TEXTS)
     X = estimator.transform(TEXTS)
     assert np.abs(X - minibert.embed(TEXTS, NAME, pooling="mean", layers=(0, -1))).max() <= TOLERANCE
@@ -66,7 +66,7 @@ def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
 
 
 @pytest.mark.parametrize("column", ["text", ["text"]])
-def test_it_takes_the_text_column_of_a_data_frame_in_a_column_transformer(column: object) -> None:
+def test_it_takes_the_text_column_of_a_data_frame_in_a_column_transformer(column):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"stars": np.arange(len(TEXTS)), "text": TEXTS}, index=[5, 9, 1, 2, 3, 4])
     both = ColumnTransformer([("text", minibert.TextFeatures(NAME), column), ("stars", "passthrough", ["stars"])])
@@ -81,9 +81,7 @@ def test_it_takes_the_text_column_of_a_data_frame_in_a_column_transformer(column
 
 
 @pytest.mark.parametrize(("labels", "message"), [([1, 0], "inconsistent"), ([1, 0, 1, 0, 1, np.nan], "y contains NaN")])
-def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
-    computed: list[int], labels: list[float], message: str
-) -> None:
+def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(computed, labels, message):
     with pytest.raises(ValueError, match=message):
         make_pipeline(minibert.TextFeatures(NAME), LogisticRegression()).fit(TEXTS, labels)
     assert computed == []
@@ -93,9 +91,7 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
-    computed: list[int], tmp_path: Path, on_disk: bool
-) -> None:
+def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(computed, tmp_path, on_disk):
     texts, labels = labelled(20)
     texts[19] = texts[1]  # one text stands twice
     model = make_pipeline(
@@ -118,17 +114,13 @@ def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
         ({"batch_tokens": 100}, 1),
     ],
 )
-def test_another_setting_misses_the_cache_and_another_name_of_the_same_layer_does_not(
-    computed: list[int], settings: dict[str, Any], times: int
-) -> None:
+def test_another_setting_misses_the_cache_and_another_name_of_the_same_layer_does_not(computed, settings, times):
     minibert.TextFeatures(NAME).fit_transform(TEXTS)
     minibert.TextFeatures(NAME, **settings).fit_transform(TEXTS)
     assert computed == [len(TEXTS)] * times
 
 
-def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
-    computed: list[int], folder: Path, tmp_path: Path
-) -> None:
+def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(computed, folder, tmp_path):
     stored = pickle.dumps(minibert.TextFeatures(folder).fit(WORDS))
     for times in (1, 2):
         for _ in range(2):
@@ -139,7 +131,7 @@ def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
         pickle.loads(stored).transform(WORDS)
 
 
-def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(computed: list[int]) -> None:
+def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(computed):
     estimator = minibert.TextFeatures(NAME, long="error").fit(TEXTS)
     estimator.transform(TEXTS)
     with pytest.raises(ValueError, match=r"row 6 .*602 tokens"):
@@ -154,7 +146,7 @@ def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(co
         "(SELECT vector FROM rows WHERE rowid = 2)",
     ],
 )
-def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path, damaged: str) -> None:
+def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed, tmp_path, damaged):
     """One that is too short, no bytes, another number, or another row's."""
     estimator = minibert.TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     expected = estimator.transform(TEXTS)
@@ -178,9 +170,7 @@ def readonly(path: Path, **settings: Any) -> sqlite3.Connection:
 
 
 @pytest.mark.parametrize("limited", [full, readonly])
-def test_a_cache_that_cannot_be_written_is_read_and_costs_one_warning(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: Any
-) -> None:
+def test_a_cache_that_cannot_be_written_is_read_and_costs_one_warning(computed, tmp_path, monkeypatch, limited):
     estimator = minibert.TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     estimator.transform(TEXTS[:1])
     monkeypatch.setattr(sqlite3, "connect", limited)
@@ -201,9 +191,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {  # the folder of th
 
 
 @pytest.mark.parametrize(("below", "damaged"), DAMAGES.values(), ids=DAMAGES)
-def test_a_cache_that_cannot_be_used_costs_one_warning_and_no_result(
-    tmp_path: Path, below: str, damaged: Callable[[bytes], bytes]
-) -> None:
+def test_a_cache_that_cannot_be_used_costs_one_warning_and_no_result(tmp_path, below, damaged):
     expected = minibert.TextFeatures(NAME, cache=tmp_path).fit_transform(TEXTS)
     path = tmp_path / "rows.sqlite"
     path.write_bytes(damaged(path.read_bytes()))
@@ -213,21 +201,19 @@ def test_a_cache_that_cannot_be_used_costs_one_warning_and_no_result(
     assert np.abs(X - expected).max() <= TOLERANCE
 
 
-def test_the_cache_of_the_process_is_bounded_and_drops_the_oldest() -> None:
+def test_the_cache_of_the_process_is_bounded_and_drops_the_oldest():
     rows = features.MemoryRows(limit=30)
     for keys in (b"abc", b"d"):
         rows.write({bytes([key]): bytes(10) for key in keys})
     assert set(rows.read({b"a", b"b", b"c", b"d"})) == {b"b", b"c", b"d"}
 
 
-def test_an_interrupted_call_keeps_the_batches_that_were_computed(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_call_keeps_the_batches_that_were_computed(computed, tmp_path, monkeypatch):
     monkeypatch.setattr(features, "TEXTS", 2)
     estimator = minibert.TextFeatures(NAME, cache=tmp_path, missing="empty").fit(TEXTS)
     vectors = Engine.vectors
 
-    def interrupted(self: Engine, *given: Any, **more: Any) -> Any:
+    def interrupted(self, *given, **more):
         if len(computed) == 2:
             raise KeyboardInterrupt
         return vectors(self, *given, **more)
@@ -240,8 +226,8 @@ def test_an_interrupted_call_keeps_the_batches_that_were_computed(
 
 
 @pytest.mark.slow
-def test_several_processes_write_to_one_folder_and_nothing_is_lost(tmp_path: Path) -> None:
-    def rows_found_again(worker: int) -> int:
+def test_several_processes_write_to_one_folder_and_nothing_is_lost(tmp_path):
+    def rows_found_again(worker):
         store = features.DiskRows(tmp_path)
         for turn in range(20):
             store.write({f"{worker} {turn} {n}".encode(): bytes(100) for n in range(10)})

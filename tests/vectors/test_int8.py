@@ -59,7 +59,7 @@ def int8_engine(encoder: minibert.Encoder = ENCODER, **settings: Any) -> Engine:
 
 @EXACT
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_a_checkpoint_without_outliers_keeps_its_vectors_at_any_length(pooling: str) -> None:
+def test_a_checkpoint_without_outliers_keeps_its_vectors_at_any_length(pooling):
     rows = ROWS + random_rows([63, 64, 65, 127, 128, 129, 257, 512])
     got, exact = int8_engine().vectors(rows, minibert.Recipe(pooling)), readable_vectors(ENCODER, rows, pooling)
     assert cosine(got, exact) > 0.999
@@ -68,7 +68,7 @@ def test_a_checkpoint_without_outliers_keeps_its_vectors_at_any_length(pooling: 
 
 @EXACT
 @pytest.mark.parametrize("changes", [*RELATIVES, {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}], ids=str)
-def test_relatives_keep_their_vectors(changes: dict[str, Any]) -> None:
+def test_relatives_keep_their_vectors(changes):
     encoder = random_encoder(**changes)
     # Width 32: in a text of two tokens few rounding errors cancel out.
     assert cosine(int8_engine(encoder).vectors(ROWS), readable_vectors(encoder, ROWS)) > 0.99
@@ -83,8 +83,8 @@ def test_relatives_keep_their_vectors(changes: dict[str, Any]) -> None:
     ],
 )
 def test_layernorm_stays_float32_and_a_bfloat16_encoder_gives_the_vectors_of_its_float32_copy(
-    precision: str, least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    precision, least, monkeypatch
+):
     seen, norm, encoder = [], nn.functional.layer_norm, random_encoder().bfloat16()
     monkeypatch.setattr(nn.functional, "layer_norm", lambda x, *a, **how: (seen.append(x.dtype), norm(x, *a, **how))[1])
     exact = readable_vectors(copy.deepcopy(encoder).float(), ROWS)
@@ -95,7 +95,7 @@ def test_layernorm_stays_float32_and_a_bfloat16_encoder_gives_the_vectors_of_its
 
 
 @EXACT
-def test_threads_share_an_engine_and_the_encoder_is_not_changed_unless_it_is_not_kept() -> None:
+def test_threads_share_an_engine_and_the_encoder_is_not_changed_unless_it_is_not_kept():
     encoder = copy.deepcopy(ENCODER)
     engine, work = int8_engine(encoder), [random_rows([5 + number] * 40) for number in range(4)]
     alone = [engine.vectors(rows) for rows in work]
@@ -108,9 +108,7 @@ def test_threads_share_an_engine_and_the_encoder_is_not_changed_unless_it_is_not
 
 @EXACT
 @pytest.mark.parametrize(("least", "layers"), [(-1.0, 0), (1.1, L)])
-def test_whether_short_texts_are_computed_in_int8_depends_on_their_means(
-    least: float, layers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_short_texts_are_computed_in_int8_depends_on_their_means(least, layers, monkeypatch):
     monkeypatch.setattr(calibration, "MIN_COSINE", least)
     fallback = int8_engine().fallback
     assert (len(fallback.layers) if fallback else 0) == layers
@@ -131,16 +129,14 @@ def real(minilm: Path) -> tuple[minibert.Encoder, list[list[int]], list[list[int
 
 
 @EXACT
-def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(
-    real: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(real, monkeypatch):
     encoder, texts, rows, exact = real
     engine = int8_engine(encoder, samples=texts)
     assert "int8 in 24 of 24 products" in engine.kernels
     assert cosine(engine.vectors(rows), exact) > 0.998
     expand, prepare = engine.encoder.layers[2].feed_forward.expand, Int8Linear.prepare
 
-    def one_scale(self: Int8Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+    def one_scale(self, x):
         values, scale = prepare(self, x)
         largest = scale.max().expand_as(scale)
         moved = (values.float() - self.zero_point) * (scale / largest)
@@ -148,7 +144,7 @@ def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(
 
     for target, name, mistake, bound in (
         (expand, "inverse", None, 0.99),  # smoothing forgotten
-        (expand, "scale", getattr(expand, "scale").roll(1), 0.99),  # noqa: B009  # wrong scales
+        (expand, "scale", getattr(expand, "scale").roll(1), 0.99),  # wrong scales  # noqa: B009
         (Int8Linear, "prepare", one_scale, 0.998),  # one scale for all rows
     ):
         with monkeypatch.context() as changed:
@@ -157,9 +153,7 @@ def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(
 
 
 @EXACT
-def test_the_error_decides_which_products_are_computed_in_int8(
-    real: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_decides_which_products_are_computed_in_int8(real, cache, monkeypatch):
     encoder, texts, rows, exact = real
     engine = int8_engine(encoder, samples=texts)
     found = calibration.read_calibration(next(cache.iterdir()), encoder)
@@ -176,9 +170,7 @@ SHORT_TEXTS = ["too bad", "fantastic !", "why ?", "no", "i like it", "this is on
 
 
 @EXACT
-def test_the_mean_of_a_short_text_is_computed_in_bfloat16_in_batches_of_its_own(
-    real: Any, minilm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mean_of_a_short_text_is_computed_in_bfloat16_in_batches_of_its_own(real, minilm, monkeypatch):
     encoder, texts, _, _ = real
     rows, exact, engine = load_tokenizer(minilm).ids(SHORT_TEXTS), Engine(encoder), int8_engine(encoder, samples=texts)
     assert "none for means of texts of up to 16 tokens" in engine.kernels
@@ -212,9 +204,7 @@ missing = Mock(side_effect=AttributeError("no such operator"))
 
 
 @pytest.mark.parametrize("fault", [None, overflowing, missing], ids=["no VNNI", "overflowing", "missing"])
-def test_without_a_fast_and_exact_product_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Tensor] | None
-) -> None:
+def test_without_a_fast_and_exact_product_a_warning_says_so(monkeypatch, fault):
     monkeypatch.setattr(device, "cpu_features", lambda: {"avx2"})
     if fault:
         monkeypatch.setattr(int8, "has_int8", lambda device: True)
@@ -236,7 +226,7 @@ def test_without_a_fast_and_exact_product_a_warning_says_so(
         ([[1, 2], [5000]], r"row 1 .* 5000"),
     ],
 )
-def test_samples_that_cannot_calibrate_are_refused(texts: Any, message: str) -> None:
+def test_samples_that_cannot_calibrate_are_refused(texts, message):
     with pytest.raises(ValueError, match=message):
         int8_engine(samples=texts)
 
@@ -246,7 +236,7 @@ def test_samples_that_cannot_calibrate_are_refused(texts: Any, message: str) -> 
 
 
 @EXACT
-def test_a_calibration_is_made_once_for_the_same_weights_and_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_is_made_once_for_the_same_weights_and_texts(monkeypatch):
     first = int8_engine().vectors(ROWS)
     monkeypatch.setattr(calibration, "calibrate", missing)
     assert np.array_equal(int8_engine().vectors(ROWS), first)
@@ -265,9 +255,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 @EXACT
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_is_measured_again_and_none_is_needed(
-    damage: Callable[[Path], Any], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_is_measured_again_and_none_is_needed(damage, cache, monkeypatch):
     first = int8_engine().vectors(ROWS)
     (path,) = cache.iterdir()
     damage(path)
@@ -283,9 +271,7 @@ TEXTS = ["a visually stunning rumination on love", "a mess", "one of the year 's
 
 
 @EXACT
-def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(
-    minilm: Path, tmp_path: Path, run: Any
-) -> None:
+def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(minilm, tmp_path, run):
     texts, out = tmp_path / "texts.txt", tmp_path / "x.npy"
     texts.write_text("\n".join([*TEXTS, "word " * 300]), encoding="utf-8")
     options = ("--model", minilm, "--long", "windows", "--precision", "int8", "--json")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +39,7 @@ def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_vectors_are_those_of_the_cpu_with_one_wait_a_batch(pooling: str, gpu: EmulatedDevice) -> None:
+def test_vectors_are_those_of_the_cpu_with_one_wait_a_batch(pooling, gpu):
     recipe, encoder = Recipe(pooling, -1, batch_tokens=80), random_encoder()
     engine = Engine(encoder, device="gpu")
     gpu.reset()
@@ -51,12 +49,12 @@ def test_vectors_are_those_of_the_cpu_with_one_wait_a_batch(pooling: str, gpu: E
 
 
 @pytest.mark.parametrize("changes", RELATIVES, ids=str)
-def test_relatives_have_the_vectors_of_the_cpu(changes: dict[str, Any], gpu: EmulatedDevice) -> None:
+def test_relatives_have_the_vectors_of_the_cpu(changes, gpu):
     encoder, recipe = random_encoder(**changes), Recipe("cls", layers=(0, -1))
     assert difference(Engine(encoder, device="gpu").vectors(ROWS, recipe), Engine(encoder).vectors(ROWS, recipe)) < 1e-5
 
 
-def test_without_a_way_to_wait_copies_are_no_late_ones(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_way_to_wait_copies_are_no_late_ones(gpu, monkeypatch):
     """As on MPS, see copies_ahead."""
     monkeypatch.setattr(device_module, "copies_ahead", lambda device: device.type not in ("cpu", "gpu"))
     assert (
@@ -65,7 +63,7 @@ def test_without_a_way_to_wait_copies_are_no_late_ones(gpu: EmulatedDevice, monk
     assert not gpu.late
 
 
-def test_vectors_that_are_not_waited_for_are_found(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_that_are_not_waited_for_are_found(gpu, monkeypatch):
     monkeypatch.setattr(PendingCopy, "wait", lambda self: self.x)
     assert np.isnan(Engine(random_encoder(), device="gpu").vectors(ROWS)).any()
 
@@ -73,7 +71,7 @@ def test_vectors_that_are_not_waited_for_are_found(gpu: EmulatedDevice, monkeypa
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_forward_of_six_layers_is_at_most_75_launches(pooling: str, precision: str, gpu: EmulatedDevice) -> None:
+def test_a_forward_of_six_layers_is_at_most_75_launches(pooling, precision, gpu):
     engine = Engine(random_encoder(num_hidden_layers=6), precision, "gpu")
     gpu.reset()
     engine.vectors(ROWS, Recipe(pooling))
@@ -81,7 +79,7 @@ def test_a_forward_of_six_layers_is_at_most_75_launches(pooling: str, precision:
 
 
 @pytest.mark.usefixtures("bfloat16", "gpu")
-def test_one_kernel_takes_all_lengths_where_the_heads_allow_it() -> None:
+def test_one_kernel_takes_all_lengths_where_the_heads_allow_it():
     for precision, product in (("float32", "F.linear"), ("bfloat16", "F.linear with GELU")):
         found = Engine(random_encoder(), precision, "gpu").kernels
         assert found == f"{precision} on gpu; products: {product}; attention: one kernel for all lengths"
@@ -94,15 +92,15 @@ def test_one_kernel_takes_all_lengths_where_the_heads_allow_it() -> None:
 
 @pytest.mark.usefixtures("bfloat16", "gpu")
 @pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("bfloat16", 0.1)])
-def test_the_token_at_its_place_is_that_of_the_cpu(precision: str, bound: float) -> None:
+def test_the_token_at_its_place_is_that_of_the_cpu(precision, bound):
     encoder, places = random_encoder(), [length // 2 for length in MIXED]
     found = Engine(encoder, precision, "gpu").vectors(ROWS, places=places)
     assert difference(found, Engine(encoder).vectors(ROWS, places=places)) < bound
     assert difference(found, Engine(encoder).vectors(ROWS)) > 2 * bound
 
 
-def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    allowed: list[bool] = []
+def test_attention_never_takes_the_kernels_of_cudnn(gpu, monkeypatch):
+    allowed = []
     fused = F.scaled_dot_product_attention
     watched = lambda *given, **how: (allowed.append(torch.backends.cuda.cudnn_sdp_enabled()), fused(*given, **how))[1]  # noqa: E731
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
@@ -111,7 +109,7 @@ def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeyp
 
 
 @pytest.mark.usefixtures("gpu")
-def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_that_is_rounded_further_says_so(monkeypatch):
     encoder = random_encoder()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -123,9 +121,7 @@ def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("gpu")
-def test_parity_refuses_float32_that_is_rounded_further(
-    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parity_refuses_float32_that_is_rounded_further(folder, run, monkeypatch):
     assert "within the measured bounds" in run("parity", folder, "--device", "gpu")
     round_products(monkeypatch)
     error = run("parity", folder, "--device", "gpu", status=2)
@@ -134,7 +130,7 @@ def test_parity_refuses_float32_that_is_rounded_further(
     assert "float32 products on cpu" in run("parity", folder, status=2)
 
 
-def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> None:
+def test_where_memory_runs_out_batches_become_smaller(gpu):
     encoder, recipe = random_encoder(), Recipe("cls", batch_tokens=10**6)
     engine = Engine(encoder, device="gpu")
     gpu.reset()
@@ -144,14 +140,14 @@ def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> No
     assert difference(found, Engine(encoder).vectors(ROWS, recipe)) < 1e-5
 
 
-def test_a_text_that_no_batch_can_hold_ends_with_the_error_of_the_device(gpu: EmulatedDevice) -> None:
+def test_a_text_that_no_batch_can_hold_ends_with_the_error_of_the_device(gpu):
     engine = Engine(random_encoder(), device="gpu")
     gpu.memory = 64 * 32
     with pytest.raises(torch.OutOfMemoryError):
         engine.vectors([[1] * 64])
 
 
-def test_every_public_way_to_vectors_runs_on_the_device(folder: Path, gpu: EmulatedDevice, tmp_path: Path) -> None:
+def test_every_public_way_to_vectors_runs_on_the_device(folder, gpu, tmp_path):
     ways = {
         "texts": partial(embed, TEXTS, folder),
         "pairs": partial(embed, TEXTS, folder, pairs=TEXTS[::-1], pooling="mean"),
@@ -165,17 +161,15 @@ def test_every_public_way_to_vectors_runs_on_the_device(folder: Path, gpu: Emula
             np.testing.assert_allclose(way(device="gpu"), way(device="cpu"), atol=1e-5, err_msg=name)
 
 
-def test_a_stream_that_runs_out_of_memory_says_what_is_kept(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_runs_out_of_memory_says_what_is_kept(folder, tmp_path, monkeypatch):
     texts, vectors = [*["good"] * 8, "good " * 15], Engine.vectors
 
-    def run_out(self: Engine, ids: Any, *given: Any, **how: Any) -> Any:
+    def run_out(self, ids, *given, **how):
         if max(map(len, ids)) > 10:
             raise torch.OutOfMemoryError("no more")
         return vectors(self, ids, *given, **how)
 
-    how: dict[str, Any] = {"model": folder, "part_rows": 4, "device": "cpu"}
+    how = {"model": folder, "part_rows": 4, "device": "cpu"}
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "vectors", run_out)
         with pytest.raises(RuntimeError, match=r"row 8\b.* 8 rows"):
@@ -184,12 +178,12 @@ def test_a_stream_that_runs_out_of_memory_says_what_is_kept(
 
 
 @pytest.mark.usefixtures("gpu")
-def test_int8_falls_back_with_a_warning() -> None:
+def test_int8_falls_back_with_a_warning():
     with pytest.warns(UserWarning, match="int8"):
         engine = Engine(random_encoder(), "int8", "gpu")
     assert engine.precision == "float32"
 
 
 @pytest.mark.parametrize(("device", "tokens"), [("cpu", 4096), ("mps", 16384), ("cuda", 65536), ("gpu", 65536)])
-def test_a_batch_has_as_many_tokens_as_suit_the_device(device: str, tokens: int) -> None:
+def test_a_batch_has_as_many_tokens_as_suit_the_device(device, tokens):
     assert device_module.batch_tokens_on(torch.device(device)) == tokens

@@ -77,11 +77,11 @@ def assert_whole(folder: Path, checkpoint: Path, count: int = 3, times: int = 1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_where_workers_are_killed_nothing_is_lost_or_doubled_and_a_second_run_has_nothing_to_do(
-    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: set[int] = set()
+    tmp_path, checkpoint, monkeypatch
+):
+    killed = set()
 
-    def kill_two() -> None:
+    def kill_two():
         """SIGKILL workers while they write a shard."""
         while len(killed) < 2:
             writing = {str(path) for path in tmp_path.glob("out/.*.parquet.*") if path.stat().st_size}
@@ -105,9 +105,7 @@ def test_where_workers_are_killed_nothing_is_lost_or_doubled_and_a_second_run_ha
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("running")
-def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(
-    tmp_path: Path, checkpoint: Path, request: pytest.FixtureRequest
-) -> None:
+def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(tmp_path, checkpoint, request):
     pattern = write_corpus(tmp_path)
     pq.write_table(pa.table({"body": ["good", None]}), tmp_path / "corpus" / "bad.parquet", write_statistics=False)
     with pytest.raises(ValueError, match=r"bad\.parquet, row 2\b.*null.*'body'") as caught:
@@ -130,9 +128,9 @@ def row_of(shard: Shard, embedder: minibert.Embedder, *given: Any) -> dict[str, 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Shards are embedded in this process, without Ray; the names of the shards of each run."""
-    ran: list[list[str]] = []
+    ran = []
 
-    def run(shards: Any, done: Any, embedder: Any, *given: Any) -> None:
+    def run(shards, done, embedder, *given):
         left = [shard for shard in shards if shard not in done]
         ran.append([Path(shard.source).name for shard in left])
         embedder.device = "cpu" if embedder.device == "cuda" else embedder.device
@@ -144,9 +142,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return ran
 
 
-def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused(
-    tmp_path: Path, checkpoint: Path, here: list[list[str]]
-) -> None:
+def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused(tmp_path, checkpoint, here):
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     embed_shards(pattern, out, checkpoint, text="body")
     write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[1:], rows=7)
@@ -165,13 +161,11 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
         embed_shards(pattern, Path(checkpoint) / "out", checkpoint, text="body")
 
 
-def test_the_precision_is_that_of_the_workers(
-    tmp_path: Path, checkpoint: Path, here: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_precision_is_that_of_the_workers(tmp_path, checkpoint, here, monkeypatch):
     """The device of the workers is faked: a CPU that multiplies bfloat16. This machine identifies the model alone."""
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     monkeypatch.setattr(device_module, "has_bfloat16", lambda device: True)
-    how: dict[str, Any] = {"text": "body", "device": "cuda", "precision": "auto"}
+    how = {"text": "body", "device": "cuda", "precision": "auto"}
     assert embed_shards(pattern, out, checkpoint, **how).description.endswith("computed in bfloat16")
     for path in out.glob("*.parquet"):
         footer = Shard("", str(path)).footer
@@ -189,9 +183,7 @@ def test_the_precision_is_that_of_the_workers(
 
 
 @pytest.mark.parametrize("stated_by", ["worker", "caller"])
-def test_shards_of_a_worker_that_rounds_further_are_not_alike(
-    stated_by: str, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_a_worker_that_rounds_further_are_not_alike(stated_by, tmp_path, checkpoint, monkeypatch):
     """TF32 on the emulated device. Negative control: with the precision of the machine that calls they seem alike."""
     write_corpus(tmp_path)
     found = find_shards(f"{tmp_path}/corpus/*.parquet", tmp_path / "out")
@@ -216,7 +208,7 @@ def test_shards_of_a_worker_that_rounds_further_are_not_alike(
 
 
 @pytest.mark.slow
-def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: Path) -> None:
+def test_a_dataset_is_mapped_by_an_embedder(running, checkpoint):
     dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), minibert.Embedder(checkpoint)
     made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])})
     found = {row["body"]: row["vector"] for row in made.iter_rows()}
@@ -227,8 +219,8 @@ def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: Path) -> N
 
 
 @pytest.mark.slow
-def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def share(nodes: list[dict[str, int]], device: str = "cpu", *given: int | None) -> tuple[int, int, float, float]:
+def test_workers_leave_a_core_for_those_that_read(running, monkeypatch):
+    def share(nodes, device="cpu", *given):
         monkeypatch.setattr(running, "nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
         workers, threads, resources = module.share_of_cluster(device, *given)
         return workers, threads, resources["num_cpus"], resources["num_gpus"]
@@ -255,7 +247,7 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) -> None:
+def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running):
     listening = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has ended since
@@ -266,7 +258,7 @@ def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) ->
 
 
 @pytest.mark.parametrize("package", ["ray", "pyarrow"])
-def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"{package}\b.*pip install"):
         importlib.reload(shards)
@@ -282,14 +274,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.
         (["--out", "."], "--out"),
     ],
 )
-def test_the_command_refuses_what_is_wrong_before_ray_starts(
-    tmp_path: Path,
-    checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Any,
-    given: list[str],
-    message: str,
-) -> None:
+def test_the_command_refuses_what_is_wrong_before_ray_starts(tmp_path, checkpoint, monkeypatch, run, given, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "session", None)
     command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
@@ -298,7 +283,7 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
 
 
 @pytest.mark.slow
-def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, checkpoint: Path) -> None:
+def test_the_command_works_on_a_cluster_that_runs(running, tmp_path, checkpoint):
     from ray._private import state
 
     jobs, pattern = len(state.jobs()), write_corpus(tmp_path)
@@ -313,7 +298,7 @@ def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, 
 
 
 @pytest.mark.filterwarnings("ignore:.* holds no texts")
-def test_files_without_texts_are_refused_before_ray_starts(checkpoint: Path, tmp_path: Path) -> None:
+def test_files_without_texts_are_refused_before_ray_starts(checkpoint, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"\*\.txt"):

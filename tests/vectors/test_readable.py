@@ -39,9 +39,7 @@ def vectors(encoder: minibert.Encoder, ids: list[list[int]], **settings: Any) ->
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
-    encoder: minibert.Encoder, ids: list[list[int]], pooling: str
-) -> None:
+def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(encoder, ids, pooling):
     *short, long = ids
     alone = np.concatenate([vectors(encoder, [row], pooling=pooling) for row in short])
     assert np.abs(alone - vectors(encoder, short, pooling=pooling)).max() <= TOLERANCE
@@ -49,7 +47,7 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
     assert np.abs(alone[:2] - beside_the_long[:2]).max() <= TOLERANCE
 
 
-def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
+def test_vectors_equal_the_output_of_transformers_pooled_by_hand():
     from transformers import AutoModel, AutoTokenizer
 
     texts = [*TEXTS, "a long and winding road " * 9]
@@ -59,7 +57,7 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
         out = reference(**batch, output_hidden_states=True)
     counts = batch.attention_mask.sum(1).tolist()
 
-    def by_hand(layer: int, how: str) -> np.ndarray:
+    def by_hand(layer, how):
         rows = [states[:count] for states, count in zip(out.hidden_states[layer], counts, strict=True)]
         return torch.stack([row[0] if how == "cls" else getattr(row, how)(0) for row in rows]).numpy()
 
@@ -79,7 +77,7 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
         assert np.abs(X - expected).max() <= TOLERANCE, settings
 
 
-def test_rows_come_back_in_the_order_of_the_texts(small: minibert.Encoder) -> None:
+def test_rows_come_back_in_the_order_of_the_texts(small):
     lengths = [int(length) for length in torch.randperm(60) + 1]
     rows = [[length] * length for length in lengths]  # the first token, and so its embedding, is the length
     X = vectors(small, rows, layers=0, batch_tokens=100)
@@ -88,9 +86,7 @@ def test_rows_come_back_in_the_order_of_the_texts(small: minibert.Encoder) -> No
     assert np.abs(X[1:] - X[:-1]).max(axis=1).min() > 0.01  # two rows exchanged would be seen
 
 
-def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(
-    small: minibert.Encoder, ids: list[list[int]]
-) -> None:
+def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(small, ids):
     expected = vectors(small, ids[:3])
     small.train()
     small.layers[0].eval()

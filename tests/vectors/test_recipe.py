@@ -3,7 +3,6 @@
 import argparse
 import inspect
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,16 +39,14 @@ CONFIG = Config(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, inter
         ],
     ],
 )
-def test_a_wrong_setting_is_refused_by_name_and_value(
-    settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_a_wrong_setting_is_refused_by_name_and_value(settings, error, message):
     with pytest.raises(error, match=message):
         Recipe(**settings)
 
 
-def test_truncation_of_transformers_is_answered_by_long() -> None:
+def test_truncation_of_transformers_is_answered_by_long():
     with pytest.raises(TypeError, match=r"truncation.*long="):
-        Recipe(truncation="error")  # type: ignore[call-arg]  # its name there
+        Recipe(truncation="error")  # its name there
 
 
 @pytest.mark.parametrize(
@@ -63,7 +60,7 @@ def test_truncation_of_transformers_is_answered_by_long() -> None:
         ((), ()),
     ],
 )
-def test_layers_of_any_kind_are_kept_as_a_tuple_of_int(layers: Any, kept: tuple[int, ...]) -> None:
+def test_layers_of_any_kind_are_kept_as_a_tuple_of_int(layers, kept):
     recipe = Recipe(layers=layers)
     assert recipe.layers == kept and {type(number) for number in recipe.layers} <= {int}
     assert recipe == Recipe(layers=kept) and hash(recipe) == hash(Recipe(layers=kept))
@@ -79,9 +76,7 @@ def test_layers_of_any_kind_are_kept_as_a_tuple_of_int(layers: Any, kept: tuple[
         ({"pooling": "pooler", "layers": 3}, ((3,), 8)),
     ],
 )
-def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(
-    settings: dict[str, Any], fitted: tuple[tuple[int, ...], int]
-) -> None:
+def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(settings, fitted):
     assert Recipe(**{"pooling": "cls"} | settings).fit_to(CONFIG, has_pooler=True) == fitted
 
 
@@ -99,15 +94,13 @@ def test_fitted_to_a_model_layers_count_from_0_and_the_width_is_known(
         ],
     ],
 )
-def test_a_recipe_that_a_model_cannot_follow_is_refused(
-    settings: dict[str, Any], has_pooler: bool, message: str
-) -> None:
+def test_a_recipe_that_a_model_cannot_follow_is_refused(settings, has_pooler, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**{"pooling": "cls"} | settings).fit_to(CONFIG, has_pooler=has_pooler)
 
 
 @pytest.mark.parametrize("function", [embed, embed_stream, TextFeatures], ids=lambda function: function.__name__)
-def test_a_signature_shows_every_setting_with_its_default(function: Any) -> None:
+def test_a_signature_shows_every_setting_with_its_default(function):
     shown = inspect.signature(function).parameters
     assert {name: shown[name].default for name in NAMES} == {name: getattr(DEFAULT, name) for name in NAMES}
     assert all(shown[name].kind is inspect.Parameter.KEYWORD_ONLY for name in NAMES)
@@ -115,7 +108,7 @@ def test_a_signature_shows_every_setting_with_its_default(function: Any) -> None
         function("texts", poling="mean") if function is TextFeatures else function(["text"], "out.npy", poling="mean")
 
 
-def test_the_command_line_has_the_defaults_and_the_choices() -> None:
+def test_the_command_line_has_the_defaults_and_the_choices():
     parser = argparse.ArgumentParser()
     add_features(parser)
     assert read_options(parser.parse_args([]), Recipe) == DEFAULT

@@ -46,7 +46,7 @@ def unit(vectors: Any) -> Any:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def test_no_cosine_is_above_one(checkpoint: Path) -> None:
+def test_no_cosine_is_above_one(checkpoint):
     texts = [f"the {'good ' * n}film" for n in range(16)]
     vectors = unit(np.float32(RANDOM.normal(size=(500, 384))))
     assert (np.einsum("nd,nd->n", vectors, vectors) > 1).any()  # without care
@@ -61,9 +61,7 @@ def test_no_cosine_is_above_one(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("top", [1, 7, 300, 301, 5000])
 @pytest.mark.parametrize("block", [1, 64, 299, 1000])
-def test_the_nearest_are_those_of_a_full_sort_whatever_the_block(
-    top: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nearest_are_those_of_a_full_sort_whatever_the_block(top, block, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(module, "SCORES", 3 * block)
     vectors = RANDOM.normal(size=(300, 8)).astype(np.float32)
@@ -76,7 +74,7 @@ def test_the_nearest_are_those_of_a_full_sort_whatever_the_block(
 
 
 @pytest.mark.parametrize("block", [2, 3, 100])
-def test_of_equal_scores_the_first_rows_count(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equal_scores_the_first_rows_count(block, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", block)
     vectors = np.array([[1, 0], [0, 1], [2, 0], [3, 0], [1, 1], [9, 0]], np.float32)
     ((rows, scores),) = nearest(vectors, np.array([[5, 0]], np.float32), 3)
@@ -86,9 +84,7 @@ def test_of_equal_scores_the_first_rows_count(block: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("top", [1, 10, 10_000])
 @pytest.mark.parametrize("scores", [4, 400, 10**6])
 @pytest.mark.parametrize("above", [-1.0, 0.5])
-def test_the_closest_pairs_are_those_of_a_full_sort(
-    top: int, scores: int, above: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_closest_pairs_are_those_of_a_full_sort(top, scores, above, monkeypatch):
     monkeypatch.setattr(module, "SCORES", scores)
     vectors = RANDOM.normal(size=(50, 4)).astype(np.float32)
     cosines = unit(vectors.astype(np.float64)) @ unit(vectors.astype(np.float64)).T
@@ -98,7 +94,7 @@ def test_the_closest_pairs_are_those_of_a_full_sort(
     assert [score for _, _, score in found] == pytest.approx([-score for score, _, _ in every[:top]], abs=1e-6)
 
 
-def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpus: Path) -> None:
+def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpus):
     vectors = np.load(corpus)
     (hits,) = minibert.search(corpus, TEXTS[3], top=3)
     distances, rows = NearestNeighbors(n_neighbors=3, metric="cosine").fit(vectors).kneighbors(vectors[3:4])
@@ -108,7 +104,7 @@ def test_scikit_learn_finds_the_same_neighbours_and_clusters_the_same_file(corpu
     assert labels[0] == labels[4]
 
 
-def test_faiss_reads_the_same_file_and_finds_the_same(corpus: Path) -> None:
+def test_faiss_reads_the_same_file_and_finds_the_same(corpus):
     """As search.py shows it: the exact index, and the graph for large corpora."""
     faiss = pytest.importorskip("faiss", reason="needs faiss-cpu, of the extra test")
     vectors = unit(np.load(corpus))
@@ -127,9 +123,7 @@ def test_faiss_reads_the_same_file_and_finds_the_same(corpus: Path) -> None:
 # A corpus
 
 
-def test_a_file_of_vectors_is_searched_as_it_was_made_from_anywhere(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_vectors_is_searched_as_it_was_made_from_anywhere(corpus, monkeypatch):
     monkeypatch.chdir("/")
     found = minibert.search(corpus, ["the good film", "one text"], top=2)
     assert [[hit.text for hit in hits] for hits in found] == [["the good film"] * 2, ["one text", found[1][1].text]]
@@ -137,8 +131,8 @@ def test_a_file_of_vectors_is_searched_as_it_was_made_from_anywhere(
 
 
 @pytest.mark.parametrize("kind", ["texts", "file"])
-def test_texts_are_embedded_first(kind: str, corpus: Path, checkpoint: Path) -> None:
-    given: Any = TEXTS if kind == "texts" else corpus.with_name("corpus.txt")
+def test_texts_are_embedded_first(kind, corpus, checkpoint):
+    given = TEXTS if kind == "texts" else corpus.with_name("corpus.txt")
     found = minibert.search(given, "one text", model=checkpoint, pooling="mean", top=3)
     expected = minibert.search(corpus, "one text", top=3)
     assert [(hit.row, hit.text) for hit in found[0]] == [(hit.row, hit.text) for hit in expected[0]]
@@ -146,18 +140,18 @@ def test_texts_are_embedded_first(kind: str, corpus: Path, checkpoint: Path) -> 
     assert (pair.row, pair.other_row, pair.text, pair.other_text) == (0, 4, TEXTS[0], TEXTS[4])
 
 
-def test_rows_of_pairs_are_found_as_pairs(checkpoint: Path, tmp_path: Path) -> None:
+def test_rows_of_pairs_are_found_as_pairs(checkpoint, tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\nthe film\tgood\none text\tbad\n")
     embed_file(tmp_path / "pairs.tsv", tmp_path / "x.npy", checkpoint, column="a", column2="b", pooling="mean")
     ((hit,),) = minibert.search(tmp_path / "x.npy", "the film", top=1)
     assert hit.text in {("the film", "good"), ("one text", "bad")}
 
 
-def test_more_than_there_are_gives_all(corpus: Path) -> None:
+def test_more_than_there_are_gives_all(corpus):
     assert sorted(hit.row for hit in minibert.search(corpus, "one text", top=99)[0]) == list(range(6))
 
 
-def test_texts_and_a_model_that_moved_are_named(corpus: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_texts_and_a_model_that_moved_are_named(corpus, checkpoint, tmp_path):
     moved = corpus.with_name("corpus.txt").rename(tmp_path / "moved.txt")
     with pytest.raises(FileNotFoundError, match=r"corpus\.txt.*texts="):
         minibert.search(corpus, "one text")
@@ -187,9 +181,7 @@ CHANGES: dict[str, tuple[Any, str]] = {  # what becomes of the lines, and the ro
 
 @pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("kind", ["the file", "another file", "texts"])
-def test_other_texts_than_those_that_were_embedded_are_refused_by_row(
-    change: Any, message: str, kind: str, corpus: Path, tmp_path: Path
-) -> None:
+def test_other_texts_than_those_that_were_embedded_are_refused_by_row(change, message, kind, corpus, tmp_path):
     path = tmp_path / ("corpus.txt" if kind == "the file" else "other-corpus.txt")
     path.write_text("\n".join(change(TEXTS)) + "\n")
     texts = {"the file": None, "another file": path, "texts": change(TEXTS)}[kind]
@@ -200,7 +192,7 @@ def test_other_texts_than_those_that_were_embedded_are_refused_by_row(
         minibert.mine(corpus, texts=texts)
 
 
-def test_of_several_files_the_one_that_has_changed_is_named(checkpoint: Path, tmp_path: Path) -> None:
+def test_of_several_files_the_one_that_has_changed_is_named(checkpoint, tmp_path):
     for name, texts in (("a", TEXTS), ("b", TEXTS[:1] * 500), ("c", TEXTS * 90)):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts) + "\n")
     embed_file(tmp_path / "*.txt", tmp_path / "x.npy", checkpoint, pooling="mean", part_rows=600)
@@ -213,10 +205,10 @@ def test_of_several_files_the_one_that_has_changed_is_named(checkpoint: Path, tm
         minibert.search(tmp_path / "x.npy", "one text")
 
 
-def test_pairs_and_texts_of_an_interrupted_run_are_compared_too(checkpoint: Path, tmp_path: Path) -> None:
+def test_pairs_and_texts_of_an_interrupted_run_are_compared_too(checkpoint, tmp_path):
     firsts, seconds = TEXTS[:4], TEXTS[2:]
     with pytest.raises(TypeError):
-        embed_stream([*firsts[:3], None], tmp_path / "x.npy", checkpoint, pairs=seconds, part_rows=2)  # type: ignore[list-item]
+        embed_stream([*firsts[:3], None], tmp_path / "x.npy", checkpoint, pairs=seconds, part_rows=2)
     assert embed_stream(firsts, tmp_path / "x.npy", checkpoint, pairs=seconds, part_rows=2).resumed_rows == 2
     pairs = np.array([firsts, seconds]).T
     (tmp_path / "pairs.tsv").write_text("a\tb\n" + "".join("\t".join(pair) + "\n" for pair in pairs))
@@ -230,9 +222,7 @@ def test_pairs_and_texts_of_an_interrupted_run_are_compared_too(checkpoint: Path
 # Refused
 
 
-def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(
-    corpus: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(corpus, checkpoint, tmp_path):
     with pytest.raises(ValueError, match="leave the settings"):
         minibert.search(corpus, "one text", pooling="cls")
     other = tmp_path / "other"
@@ -253,7 +243,7 @@ def test_vectors_of_another_recipe_weights_or_number_are_refused_by_name(
 
 
 @pytest.mark.parametrize("wrong", [0.0, np.nan, np.inf])
-def test_a_vector_without_a_direction_is_refused_by_row(wrong: float, corpus: Path) -> None:
+def test_a_vector_without_a_direction_is_refused_by_row(wrong, corpus):
     vectors = np.load(corpus)
     vectors[3] = wrong
     np.save(corpus, vectors)
@@ -262,7 +252,7 @@ def test_a_vector_without_a_direction_is_refused_by_row(wrong: float, corpus: Pa
 
 
 @pytest.mark.parametrize("array", [np.ones(4, np.float32), np.ones((4, 4), np.int64), np.ones((0, 4), np.float32)])
-def test_a_file_that_is_no_matrix_of_vectors_is_refused(array: Any, corpus: Path) -> None:
+def test_a_file_that_is_no_matrix_of_vectors_is_refused(array, corpus):
     np.save(corpus, array)
     with pytest.raises(ValueError, match=r"corpus\.npy holds .*\(.*float32 or float16.*; embed"):
         minibert.search(corpus, "one text")
@@ -301,7 +291,7 @@ ODD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
-def test_an_odd_numpy_file_is_one_error_that_names_it(content: Any, corpus: Path) -> None:
+def test_an_odd_numpy_file_is_one_error_that_names_it(content, corpus):
     corpus.write_bytes(content) if isinstance(content, bytes) else content(corpus)
     with pytest.raises(ValueError, match=r"corpus\.npy is (not a numpy file|a (pipe|device))") as caught:
         minibert.search(corpus, "one text")
@@ -312,9 +302,7 @@ def test_an_odd_numpy_file_is_one_error_that_names_it(content: Any, corpus: Path
 @pytest.mark.parametrize(
     "value", [None, 3, 2.5, True, "x", [], [1], [[1]], [[1.5, -1]], ["x"], {}, {"path": 3}, {"x": None}]
 )
-def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_file(
-    name: str, value: object, corpus: Path
-) -> None:
+def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_file(name, value, corpus):
     place = Origin.place(corpus)
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     try:
@@ -327,7 +315,7 @@ def test_a_value_of_another_type_beside_the_vectors_is_an_error_that_names_the_f
 
 @pytest.mark.parametrize("key", ["delimiter", "encoding", "format", "missing", "column", "path", "whole"])
 @pytest.mark.parametrize("value", [3, [], {}, "x", None])
-def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key: str, value: object, corpus: Path) -> None:
+def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key, value, corpus):
     place = Origin.place(corpus)
     content = json.loads(place.read_text())
     content["texts"][key] = value
@@ -340,27 +328,27 @@ def test_a_wrong_way_to_read_the_texts_is_an_error_that_names_a_file(key: str, v
 
 
 @pytest.mark.parametrize("name", ["no.npy", "no.txt"])
-def test_a_file_that_is_missing_is_said_to_be(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_said_to_be(name, capsys, tmp_path):
     for command in (["search", str(tmp_path / name), "a"], ["mine", str(tmp_path / name)]):
         assert cli.main(command) == 2
         assert f"{name}: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
-def test_a_corpus_nested_900_deep_is_refused_with_its_line(deep: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_corpus_nested_900_deep_is_refused_with_its_line(deep, checkpoint, tmp_path):
     (tmp_path / "deep.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": ' + deep + "}\n")
     with pytest.raises(ValueError, match=r"deep\.jsonl, line 2, .*nested more than 100"):
         minibert.search(tmp_path / "deep.jsonl", "a", model=checkpoint)
 
 
 @pytest.mark.parametrize("above", [np.nan, np.inf, -1.5, 1.01])
-def test_a_least_cosine_that_is_none_is_refused(above: float, corpus: Path) -> None:
+def test_a_least_cosine_that_is_none_is_refused(above, corpus):
     with pytest.raises(ValueError, match=f"above is {above}"):
         minibert.mine(corpus, above=above)
     assert cli.main(["mine", str(corpus), "--above", str(above)]) == 2
 
 
-def test_what_cannot_be_asked_is_refused(corpus: Path, checkpoint: Path) -> None:
+def test_what_cannot_be_asked_is_refused(corpus, checkpoint):
     for top in (0, -1):
         with pytest.raises(ValueError, match=f"top is {top}"):
             minibert.search(corpus, "one text", top=top)
@@ -370,9 +358,7 @@ def test_what_cannot_be_asked_is_refused(corpus: Path, checkpoint: Path) -> None
         minibert.search(TEXTS, "one text", texts=TEXTS, model=checkpoint)
 
 
-def test_embed_does_not_replace_a_file_of_another_program_beside_its_output(
-    corpus: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_embed_does_not_replace_a_file_of_another_program_beside_its_output(corpus, checkpoint, tmp_path):
     (tmp_path / "new.npy.json").write_text("{}")
     with pytest.raises(ValueError, match=r"new\.npy\.json is there already"):
         embed_file(tmp_path / "corpus.txt", tmp_path / "new.npy", checkpoint)
@@ -383,7 +369,7 @@ def test_embed_does_not_replace_a_file_of_another_program_beside_its_output(
 # The commands
 
 
-def test_the_commands_print_a_line_for_each_text_or_pair(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_print_a_line_for_each_text_or_pair(corpus, capsys):
     assert cli.main(["search", str(corpus), "one text", "--top", "1", "--json"]) == 0
     line, figures = capsys.readouterr().out.splitlines()
     assert line == "1.0000\t5\tone text"
@@ -405,9 +391,7 @@ QUERY_FILES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", QUERY_FILES)
-def test_queries_are_read_from_a_file_of_any_format(
-    name: str, corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_queries_are_read_from_a_file_of_any_format(name, corpus, capsys, tmp_path):
     options, content = QUERY_FILES[name]
     (tmp_path / name).write_text(content)
     assert cli.main(["search", str(corpus), "--file", str(tmp_path / name), *options, "--top", "1"]) == 0
@@ -415,9 +399,7 @@ def test_queries_are_read_from_a_file_of_any_format(
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_queries_come_from_one_place(
-    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_come_from_one_place(corpus, capsys, monkeypatch):
     for more in (["--file", "queries.txt"], ["--column", "text"]):
         assert cli.main(["search", str(corpus), "one text", *more]) == 2
         assert "queries or --file" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import gzip
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,7 @@ def embed(source: Path, out: Path, embedder: minibert.Embedder, columns: Columns
 # -- found
 
 
-def test_shards_are_in_the_order_of_their_names_and_keep_them_below_the_first_wildcard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_in_the_order_of_their_names_and_keep_them_below_the_first_wildcard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("b/2.parquet", "a/1.parquet", "a/2.jsonl.gz", "a/.hidden.parquet", "b/c/[3].parquet"):
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +49,7 @@ def test_shards_are_in_the_order_of_their_names_and_keep_them_below_the_first_wi
         assert [Path(shard.out).name for shard in find_shards(f"corpus/b/{name}", Path("out"))] == [Path(name).name]
 
 
-def test_what_lies_in_the_output_folder_is_never_input(tmp_path: Path) -> None:
+def test_what_lies_in_the_output_folder_is_never_input(tmp_path):
     write_shard(tmp_path / "corpus" / "a.parquet")
     write_shard(tmp_path / "corpus" / "vectors" / "a.parquet")
     found = find_shards(f"{tmp_path}/**/*.parquet", tmp_path / "corpus" / "vectors")
@@ -69,9 +66,7 @@ def test_what_lies_in_the_output_folder_is_never_input(tmp_path: Path) -> None:
         ("corpus/*", ValueError, r"corpus/a.csv .* out/a.csv.parquet"),
     ],
 )
-def test_a_pattern_of_no_file_or_of_two_with_one_output_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, error: type[Exception], message: str
-) -> None:
+def test_a_pattern_of_no_file_or_of_two_with_one_output_is_refused(tmp_path, monkeypatch, pattern, error, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus").mkdir()
     for name in ("a.csv", "a.csv.parquet"):
@@ -95,9 +90,7 @@ def test_a_pattern_of_no_file_or_of_two_with_one_output_is_refused(
         (BODY, r"a.jsonl, line 1\b.*'body'"),
     ],
 )
-def test_missing_and_wrong_columns_are_named_before_anything_is_computed(
-    tmp_path: Path, columns: Columns, message: str
-) -> None:
+def test_missing_and_wrong_columns_are_named_before_anything_is_computed(tmp_path, columns, message):
     write_shard(tmp_path / "a.parquet", ["good"], lists=[["good"]])
     write_shard(tmp_path / "vectors.parquet", ["good"], vector=[1.0])
     (tmp_path / "a.jsonl").write_text('{"txt": "good"}\n')
@@ -123,9 +116,7 @@ def write_damaged(source: Path) -> None:
     ],
     ids=["null", "too long", "damaged"],
 )
-def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
-    tmp_path: Path, checkpoint: Path, write: Callable[[Path], object], message: str
-) -> None:
+def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(tmp_path, checkpoint, write, message):
     write(tmp_path / "a.parquet")
     next(read_shard(str(tmp_path / "a.parquet"), BODY))
     with pytest.raises(ValueError, match=rf"a\.parquet\b.* {message}"):
@@ -140,9 +131,7 @@ def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
 # -- embedded
 
 
-def test_the_columns_are_kept_with_the_vectors_of_embed_beside_them(
-    tmp_path: Path, checkpoint: Path, embedder: minibert.Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_columns_are_kept_with_the_vectors_of_embed_beside_them(tmp_path, checkpoint, embedder, monkeypatch):
     monkeypatch.setattr(module, "TEXTS", 15)  # rows that are read at once
     monkeypatch.setattr(texts_module, "CHARACTERS", 40)  # of which long ones come in small chunks
     source = write_shard(tmp_path / "a.parquet", tags=[["x"]] * 27, when=pa.array([1] * 27, pa.timestamp("ms")))
@@ -168,9 +157,7 @@ CORPORA: dict[str, tuple[dict[str, Any], dict[str, Any], Columns]] = {  # column
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(
-    tmp_path: Path, checkpoint: Path, name: str
-) -> None:
+def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(tmp_path, checkpoint, name):
     shard, texts, columns = CORPORA[name]
     pq.write_table(pa.table(shard), tmp_path / "a.parquet")
     made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", minibert.Embedder(checkpoint, device="cpu"), columns)
@@ -187,9 +174,7 @@ TABLES: dict[str, tuple[str, Columns, str]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_of_other_tables_the_texts_are_kept(
-    tmp_path: Path, checkpoint: Path, embedder: minibert.Embedder, name: str
-) -> None:
+def test_of_other_tables_the_texts_are_kept(tmp_path, checkpoint, embedder, name):
     content, columns, kept = TABLES[name]
     raw = content.encode()
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
@@ -199,7 +184,7 @@ def test_of_other_tables_the_texts_are_kept(
     np.testing.assert_allclose(matrix(made), minibert.embed(["good film", "", "bad"], checkpoint), rtol=0, atol=1e-5)
 
 
-def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: minibert.Embedder) -> None:
+def test_no_rows_give_no_rows_of_the_right_width(tmp_path, embedder):
     pq.write_table(pa.table({"body": pa.array([], pa.string())}), tmp_path / "a.parquet")
     made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", embedder)
     assert made.num_rows == 0
@@ -209,9 +194,7 @@ def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: minib
 # -- recognised
 
 
-def test_a_shard_is_done_if_it_is_whole_and_of_these_settings_and_this_source(
-    tmp_path: Path, embedder: minibert.Embedder
-) -> None:
+def test_a_shard_is_done_if_it_is_whole_and_of_these_settings_and_this_source(tmp_path, embedder):
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     assert shard.stats(SETTINGS) is None  # not there
     counts = embed_shard(shard, BODY, embedder, SETTINGS)
@@ -244,9 +227,7 @@ def with_fewer_rows(whole: bytes) -> bytes:
     ],
     ids=["cut", "a gap", "a bit", "a digit of the footer", "fewer rows"],
 )
-def test_a_damaged_shard_is_named_and_not_done(
-    damage: Callable[[bytes], bytes], tmp_path: Path, embedder: minibert.Embedder
-) -> None:
+def test_a_damaged_shard_is_named_and_not_done(damage, tmp_path, embedder):
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     embed_shard(shard, BODY, embedder, SETTINGS)
     Path(shard.out).write_bytes(damage(Path(shard.out).read_bytes()))

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -49,7 +49,7 @@ def names(folder: Path) -> list[str]:
 # -- the file
 
 
-def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint, tmp_path):
     written = embed_stream(iter(TEXTS), tmp_path / "x.npy", checkpoint, pooling="mean", layers=(0, -1), part_rows=PART)
     vectors = np.load(tmp_path / "x.npy")
     expected = minibert.embed(TEXTS, checkpoint, pooling="mean", layers=(0, -1))
@@ -59,15 +59,13 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: Path,
     none = dict.fromkeys(("truncated", "windowed", "windows", "resumed_rows"), 0)
     how = {"description": "pooling mean, at most 20 tokens, computed in float32 on cpu", "kernels": written.kernels}
     counts = {"rows": 45, "shape": (45, 2 * D), "dtype": "float32", "tokens": tokens}
-    assert written == Written(out=str(tmp_path / "x.npy"), **counts, **none, **how)  # type: ignore[arg-type]
+    assert written == Written(out=str(tmp_path / "x.npy"), **counts, **none, **how)
     assert names(tmp_path) == ["x.npy"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("texts", [TEXTS, []], ids=["45", "0"])
-def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
-    checkpoint: Path, tmp_path: Path, dtype: str, texts: list[str]
-) -> None:
+def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(checkpoint, tmp_path, dtype, texts):
     embed_stream(texts, tmp_path / "x.npy", checkpoint, dtype=dtype)  # one part, as embed
     expected = minibert.embed(texts, checkpoint).astype(dtype)
     assert (tmp_path / "x.npy").read_bytes()[4096:] == expected.tobytes()
@@ -75,7 +73,7 @@ def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
     assert found.dtype == dtype and np.array_equal(found, expected)
 
 
-def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
+def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path):
     parts = Parts(tmp_path, 2, "float16", {})
     tokens = Mock(stats=TokenStats(texts=1))
     parts.add(0, Chunk(range(1), ["a"], tokens, np.array([[65519, -65519]], np.float32)))
@@ -99,9 +97,7 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
         ({"device": "gpu"}, ValueError, r"device 'gpu'.*1 cpu"),
     ],
 )
-def test_a_wrong_text_or_setting_is_refused(
-    checkpoint: Path, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_a_wrong_text_or_setting_is_refused(checkpoint, tmp_path, change, error, message):
     request = {"texts": TEXTS, "part_rows": 100, "model": checkpoint} | change
     with pytest.raises(error, match=message):
         embed_stream(out=tmp_path / "x.npy", **request)
@@ -114,7 +110,7 @@ def test_a_wrong_text_or_setting_is_refused(
 def begin(checkpoint: Path, out: Path, rows: int = 20, error: type[BaseException] = KeyboardInterrupt) -> str:
     """A run that is interrupted after so many texts have been read; of these, the full parts are done."""
 
-    def texts() -> Iterator[str]:
+    def texts():
         yield from TEXTS[:rows]
         raise error
 
@@ -123,7 +119,7 @@ def begin(checkpoint: Path, out: Path, rows: int = 20, error: type[BaseException
     return str(caught.value)
 
 
-def test_an_interrupted_run_continues_where_it_stopped(checkpoint: Path, tmp_path: Path, computed: list[int]) -> None:
+def test_an_interrupted_run_continues_where_it_stopped(checkpoint, tmp_path, computed):
     embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, part_rows=PART)
     assert begin(checkpoint, tmp_path / "x.npy") == "16 rows are kept; the same command continues"
     assert names(tmp_path) == ["whole.npy", *(f"x.npy.parts/{name}" for name in ("_manifest.json", *PARTS[:2]))]
@@ -136,18 +132,14 @@ def test_an_interrupted_run_continues_where_it_stopped(checkpoint: Path, tmp_pat
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_run_that_fails_before_its_first_part_leaves_nothing(
-    checkpoint: Path, tmp_path: Path, error: type[BaseException]
-) -> None:
+def test_a_run_that_fails_before_its_first_part_leaves_nothing(checkpoint, tmp_path, error):
     assert begin(checkpoint, tmp_path / "x.npy", 5, error) == "" and os.listdir(tmp_path) == []
 
 
-def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interruption(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interruption(checkpoint, tmp_path):
     texts = ["good " * 40, *TEXTS]
     with pytest.raises(TypeError):
-        embed_stream([*texts[:20], None], tmp_path / "x.npy", checkpoint, part_rows=PART)  # type: ignore[list-item]
+        embed_stream([*texts[:20], None], tmp_path / "x.npy", checkpoint, part_rows=PART)
     written = []
     for name in ("x.npy", "y.npy"):
         with pytest.warns(TruncationWarning, match=r"^1 of 46 texts .* 20 tokens") as caught:
@@ -174,12 +166,10 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
         ({"seed": 1}, r"weights '[0-9a-f]{64}'"),
     ],
 )
-def test_other_settings_or_texts_are_refused_and_lose_nothing(
-    checkpoint: Path, tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_other_settings_or_texts_are_refused_and_lose_nothing(checkpoint, tmp_path, change, message):
     begin(checkpoint, tmp_path / "x.npy")
     before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
-    request: dict[str, Any] = {"texts": TEXTS, "part_rows": PART, "model": checkpoint} | change
+    request = {"texts": TEXTS, "part_rows": PART, "model": checkpoint} | change
     if "seed" in change:
         request["model"] = str(
             write_words_checkpoint(tmp_path.parent / f"{tmp_path.name}-other", seed=request.pop("seed"))
@@ -191,7 +181,7 @@ def test_other_settings_or_texts_are_refused_and_lose_nothing(
     assert restarted.resumed_rows == 0 and names(tmp_path) == ["x.npy"]
 
 
-def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoint, tmp_path):
     (tmp_path / "x.npy.parts").mkdir()
     (tmp_path / "x.npy.parts" / "thesis.tex").write_text("years of work")
     for restart in (False, True):
@@ -203,9 +193,7 @@ def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoin
 @pytest.mark.parametrize(
     "manifest", [b"", b"junk", b"[]", b'{"settings": [1]}', b'{"settings": {"lr": 1}}', b'{"a": 1}']
 )
-def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it_is(
-    checkpoint: Path, tmp_path: Path, manifest: bytes
-) -> None:
+def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it_is(checkpoint, tmp_path, manifest):
     begin(checkpoint, tmp_path / "x.npy")
     (tmp_path / FOLDER / "_manifest.json").write_bytes(manifest)
     before = names(tmp_path)
@@ -215,7 +203,7 @@ def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it
     assert names(tmp_path) == before
 
 
-def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint: Path, tmp_path: Path) -> None:
+def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint, tmp_path):
     begin(checkpoint, tmp_path / "x.npy")
     for name in (".part-2.npz.0123abcd", "._manifest.json.0123abcd", ".notes.of.mine"):
         (tmp_path / FOLDER / name).write_text("x")
@@ -292,9 +280,7 @@ def interrupted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_part_is_named_and_only_it_is_computed_again(
-    damage: str, interrupted: Path, checkpoint: Path, tmp_path: Path, computed: list[int]
-) -> None:
+def test_a_damaged_part_is_named_and_only_it_is_computed_again(damage, interrupted, checkpoint, tmp_path, computed):
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     DAMAGE[damage](tmp_path / FOLDER / "part-1.npz")
     with pytest.warns(UserWarning, match=rf"{FOLDER}/part-1\.npz.*damaged") as caught:
@@ -304,10 +290,8 @@ def test_a_damaged_part_is_named_and_only_it_is_computed_again(
     assert names(tmp_path) == ["whole.npy", "x.npy"]
 
 
-def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other_parts(
-    checkpoint: Path, tmp_path: Path, computed: list[int]
-) -> None:
-    def texts() -> Iterator[str]:
+def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other_parts(checkpoint, tmp_path, computed):
+    def texts():
         yield from TEXTS
         with_bit_flipped(tmp_path / FOLDER / "part-1.npz", 400)
 
@@ -320,8 +304,8 @@ def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other
     assert computed == [8]
 
 
-def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    def texts() -> Iterator[str]:
+def test_two_runs_at_once_on_one_output_are_refused(checkpoint, tmp_path):
+    def texts():
         yield from TEXTS[:20]
         for restart in (False, True):
             with pytest.raises(RuntimeError, match=r"x\.npy\.parts"):
@@ -332,11 +316,11 @@ def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: 
     assert names(tmp_path) == ["x.npy"]
 
 
-def test_a_part_of_another_model_is_computed_again(checkpoint: Path, tmp_path: Path, computed: list[int]) -> None:
+def test_a_part_of_another_model_is_computed_again(checkpoint, tmp_path, computed):
     embed_stream(TEXTS[:20], tmp_path / "whole.npy", checkpoint, part_rows=PART)
     for name, how in (("x", {}), ("y", {"pooling": "mean"})):
         with pytest.raises(TypeError):
-            embed_stream([*TEXTS[:16], None], tmp_path / f"{name}.npy", checkpoint, part_rows=PART, **how)  # type: ignore[list-item]
+            embed_stream([*TEXTS[:16], None], tmp_path / f"{name}.npy", checkpoint, part_rows=PART, **how)
     shutil.copy(tmp_path / "y.npy.parts" / "part-1.npz", tmp_path / FOLDER)
     computed.clear()
     with pytest.warns(UserWarning, match=r"x\.npy\.parts/part-1\.npz.*damaged"):
@@ -346,7 +330,7 @@ def test_a_part_of_another_model_is_computed_again(checkpoint: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["_manifest.json", ".lock", "notes"])
-def test_a_pipe_in_a_folder_of_parts_is_refused_at_once(name: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_pipe_in_a_folder_of_parts_is_refused_at_once(name, checkpoint, tmp_path):
     begin(checkpoint, tmp_path / "x.npy")
     (tmp_path / FOLDER / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / FOLDER / name)
@@ -368,7 +352,7 @@ def write_files(folder: Path) -> tuple[Path, list[str]]:
     return folder / "*.csv*", [f"{text} film" for text in TEXTS]
 
 
-def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(checkpoint, tmp_path):
     pattern, texts = write_files(tmp_path / "corpus")
     with pytest.warns(UserWarning, match=r"[abc]\.csv.*';'"):
         written = embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body")
@@ -383,9 +367,7 @@ def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(che
     assert written.rows == 1  # a file of this name is no pattern
 
 
-def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before_any_work(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before_any_work(checkpoint, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\*\.csv .*'corpus/\*\.csv'"):
         embed_file(tmp_path / "none*.csv", tmp_path / "x.npy", checkpoint)
     pattern, _ = write_files(tmp_path / "corpus")
@@ -400,12 +382,12 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
 
 def every_state(checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files on disk before and after each rename and removal of a run, as a kill there would leave them."""
-    states: list[Path] = []
+    states = []
     live = folder / "live"
     live.mkdir()
 
-    def watched(step: Any) -> Any:
-        def run(*given: Any, **more: Any) -> Any:
+    def watched(step):
+        def run(*given, **more):
             states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
             result = step(*given, **more)
             states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
@@ -420,9 +402,7 @@ def every_state(checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch)
     return states
 
 
-def test_a_kill_at_any_step_changes_no_bit_and_costs_one_part(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
-) -> None:
+def test_a_kill_at_any_step_changes_no_bit_and_costs_one_part(checkpoint, tmp_path, monkeypatch, computed):
     states = every_state(checkpoint, tmp_path, monkeypatch)
     whole, kept = (tmp_path / "live" / "x.npy").read_bytes(), set()
     for state in states:
@@ -454,7 +434,7 @@ stream.embed_file(sys.argv[1], sys.argv[2], sys.argv[3], pooling="mean")
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_memory_is_flat_after_the_first_twenty_thousand_of_sixty_thousand_lines(tmp_path: Path) -> None:
+def test_memory_is_flat_after_the_first_twenty_thousand_of_sixty_thousand_lines(tmp_path):
     # One layer of MiniLM's width: the kernels, of which each new number of rows needs others, are as large as there.
     sizes = {"hidden_size": 384, "num_hidden_layers": 1, "num_attention_heads": 12, "intermediate_size": 1536}
     checkpoint = write_words_checkpoint(tmp_path / "words", **sizes, max_position_embeddings=64)
@@ -467,9 +447,7 @@ def test_memory_is_flat_after_the_first_twenty_thousand_of_sixty_thousand_lines(
     assert max(later) <= 1.1 * later[0]
 
 
-def test_files_without_texts_leave_no_output_and_one_among_others_is_warned_of(
-    checkpoint: Path, tmp_path: Path, run: Any
-) -> None:
+def test_files_without_texts_leave_no_output_and_one_among_others_is_warned_of(checkpoint, tmp_path, run):
     for name, content in (("a.txt", ""), ("b.csv", "text\n"), ("c.txt", "")):
         (tmp_path / name).write_text(content)
     for given, last in (("a.txt", "a.txt"), ("b.csv", "b.csv"), ("-", "standard input")):
