@@ -25,8 +25,9 @@ def refuse(self, address):
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
-CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18]  # the track that answers why, in order
+CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 20]  # the track that answers why, in order
 ENGINEERING = [3, 4, 5, 8, 11, 14]  # after 1 and 2
+EACH = sorted(CORE + ENGINEERING)
 TWO_AGO = {
     now: ago for track in (CORE, [1, 2, *ENGINEERING]) for ago, now in zip(track[:-2], track[2:], strict=True)
 }  # whose quiz is asked again
@@ -116,6 +117,13 @@ ELSEWHERE = {
     "17_retrieval.ipynb": {
         "a run outside the notebook": "2,444; 1e-4; 0.91; 0.925; 0.015",
     },
+    "20_evaluation.ipynb": {
+        "an answer to choose from": "99 %; 80 %; 0.60",
+        "a score that somebody might report": "0.62",
+    },
+    "solutions/20_evaluation.ipynb": {
+        "a score that somebody might report": "0.62",
+    },
 }
 
 
@@ -168,8 +176,8 @@ def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
                     yield figure, cell["id"]
 
 
-def test_there_are_eighteen_notebooks_each_with_its_solutions() -> None:
-    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 19)]
+def test_each_notebook_is_on_a_track_and_has_its_solutions() -> None:
+    assert [int(path.name.partition("_")[0]) for path in NOTEBOOKS] == EACH
     assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[len(NOTEBOOKS) :])
 
 
@@ -282,7 +290,7 @@ def test_a_notebook_shows_its_quiz_at_its_end_and_near_its_beginning_that_of_two
 
 
 def test_each_notebook_has_five_quiz_questions_and_none_is_asked_twice() -> None:
-    assert [number for number, *_ in QUIZ] == [number for number in range(1, 19) for _ in range(5)]
+    assert [number for number, *_ in QUIZ] == [number for number in EACH for _ in range(5)]
     assert len({question for _, question, _ in QUIZ}) == len(QUIZ)
     assert all("?" in question and len(answer.split()) >= 10 for _, question, answer in QUIZ)
 
@@ -483,6 +491,12 @@ HELD = [
     Verdict(18, "head 1.0 takes nearly all of its attention from the token before", r"(?m)^1\.0 .* 9\d%$"),
     Verdict(18, "One feature of 512 has more than half of the effect", r"(?m)^real states +\+(0\.9|1\.)"),
     Verdict(18, "found again with another (none by chance)", r"of the random vectors: 0%"),
+    Verdict(20, "the ECE falls to a sixth", r"as fitted, C = 1 .* 0\.1[45]\d\nT from dev .* 0\.02\d"),
+    Verdict(20, "The temperature of the training rows is below 1 and does harm", r"training rows: T = 0\.[89]"),
+    Verdict(20, "the theory costs a fifth more", r"theory, as fitted +0\.5\d+ +\+0\.\d+ ± 0\.02"),
+    Verdict(20, "flattered by one and a half standard errors", r"best of 60: .* flattered by \+0\.03"),
+    Verdict(20, "here it changes no answer", r"scaler fitted on the test rows too: 0 of"),
+    Verdict(20, "the accuracy is about that of a coin", r"in each fold anew +0\.[45]\d\d ± 0\.0[01]"),
 ]
 
 
