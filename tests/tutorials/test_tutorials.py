@@ -431,6 +431,15 @@ HELD = [
         "rollout and the list cannot be told apart",
         r"rollout without \[CLS\] .*[+-]0\.0[0-4] ± .*no difference shown",
     ),
+    Verdict(
+        7,
+        "it takes both",
+        r"attention, last layer +mean +0\.5\d[\s\S]*length, last .* \+0\.[12]\d[\s\S]*even .* \+0\.0",
+    ),
+    Verdict(
+        7, "but most\nof it is that column", r"all keys +0\.\d\d 0\.[7-9].*\n.*without \[CLS\] +0\.[012]\d 0\.[0-3]"
+    ),
+    Verdict(6, "at the end it has lost some of that", r"accuracy, test rows: +0\.7[34]\d at epoch 9, 0\.7[01]"),
     Verdict(9, "they have no effect", r"biases of the key +mean size 0\.1\d, 0 of 1024 .* at most \de-0[4-9]"),
     Verdict(
         9,
