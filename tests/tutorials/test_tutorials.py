@@ -482,7 +482,7 @@ HELD = [
     Verdict(
         16,
         "Nearly all mistakes of the first two models are exchanged roles",
-        r"untrained +216 mistakes, 20\d of [\s\S]*hard negatives +\d mistakes, +0 of them",
+        r"untrained +216 mistakes, 20\d with [\s\S]*hard negatives +\d mistakes, +0 with",
     ),
     Verdict(
         16, "counting equal words is enough to win", r"the right one of 32 by the number of equal words: (9[5-9]|100)"
