@@ -25,8 +25,9 @@ def refuse(self, address):
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
-CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18]  # the track that answers why, in order
+CORE = [1, 2, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 20]  # the track that answers why, in order
 ENGINEERING = [3, 4, 5, 8, 11, 14]  # after 1 and 2
+EACH = sorted(CORE + ENGINEERING)
 TWO_AGO = {
     now: ago for track in (CORE, [1, 2, *ENGINEERING]) for ago, now in zip(track[:-2], track[2:], strict=True)
 }  # whose quiz is asked again
@@ -115,6 +116,13 @@ ELSEWHERE = {
     "17_retrieval.ipynb": {
         "a run outside the notebook": "2,444; 1e-4; 0.91; 0.925; 0.015",
     },
+    "20_evaluation.ipynb": {
+        "an answer to choose from": "99 %; 80 %; 0.60",
+        "a score that somebody might report": "0.62",
+    },
+    "solutions/20_evaluation.ipynb": {
+        "a score that somebody might report": "0.62",
+    },
 }
 
 
@@ -159,8 +167,8 @@ def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
                     yield figure, cell["id"]
 
 
-def test_there_are_eighteen_notebooks_each_with_its_solutions() -> None:
-    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 19)]
+def test_each_notebook_is_on_a_track_and_has_its_solutions() -> None:
+    assert [int(path.name.partition("_")[0]) for path in NOTEBOOKS] == EACH
     assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[len(NOTEBOOKS) :])
 
 
@@ -287,7 +295,7 @@ def test_a_notebook_shows_its_quiz_at_its_end_and_near_its_beginning_that_of_two
 
 
 def test_each_notebook_has_five_quiz_questions_and_none_is_asked_twice() -> None:
-    assert [number for number, *_ in QUIZ] == [number for number in range(1, 19) for _ in range(5)]
+    assert [number for number, *_ in QUIZ] == [number for number in EACH for _ in range(5)]
     assert len({question for _, question, _ in QUIZ}) == len(QUIZ)
     assert all("?" in question and len(answer.split()) >= 10 for _, question, answer in QUIZ)
 
@@ -428,6 +436,15 @@ HELD = [
         "rollout and the list cannot be told apart",
         r"rollout without \[CLS\] .*[+-]0\.0[0-4] ± .*no difference shown",
     ),
+    Verdict(
+        7,
+        "it takes both",
+        r"attention, last layer +mean +0\.5\d[\s\S]*length, last .* \+0\.[12]\d[\s\S]*even .* \+0\.0",
+    ),
+    Verdict(
+        7, "but most\nof it is that column", r"all keys +0\.\d\d 0\.[7-9].*\n.*without \[CLS\] +0\.[012]\d 0\.[0-3]"
+    ),
+    Verdict(6, "at the end it has lost some of that", r"accuracy, test rows: +0\.7[34]\d at epoch 9, 0\.7[01]"),
     Verdict(9, "they have no effect", r"biases of the key +mean size 0\.1\d, 0 of 1024 .* at most \de-0[4-9]"),
     Verdict(
         9,
@@ -467,6 +484,16 @@ HELD = [
     Verdict(
         16, "More negatives of the ordinary kind do not teach the roles", r"more random negatives +\d+\.\d% +\d\.\d%"
     ),
+    Verdict(
+        16,
+        "Nearly all mistakes of the first two models are exchanged roles",
+        r"untrained +216 mistakes, 20\d with [\s\S]*hard negatives +\d mistakes, +0 with",
+    ),
+    Verdict(
+        16, "counting equal words is enough to win", r"the right one of 32 by the number of equal words: (9[5-9]|100)"
+    ),
+    Verdict(16, "Without it their cosine is near 0", r"less the mean of all: -?0\.0[0-2]"),
+    Verdict(16, "Nor does subtracting the mean", r"untrained +0\.69\d +0\.09.*\n.*\n.*centred +-?0\.0\d+ +0\.0[5-9]"),
     Verdict(16, "did not learn a trick about passives", r"    with hard negatives +100\.0%"),
     Verdict(17, "BM25 and the bi-encoder cannot be told apart", r"(?m)^bi-encoder .* \+0\.00\d ± 0\.01"),
     Verdict(
@@ -488,6 +515,12 @@ HELD = [
     Verdict(18, "head 1.0 takes nearly all of its attention from the token before", r"(?m)^1\.0 .* 9\d%$"),
     Verdict(18, "One feature of 512 has more than half of the effect", r"(?m)^real states +\+(0\.9|1\.)"),
     Verdict(18, "found again with another (none by chance)", r"of the random vectors: 0%"),
+    Verdict(20, "the ECE falls to a sixth", r"as fitted, C = 1 .* 0\.1[45]\d\nT from dev .* 0\.02\d"),
+    Verdict(20, "The temperature of the training rows is below 1 and does harm", r"training rows: T = 0\.[89]"),
+    Verdict(20, "the theory costs a fifth more", r"theory, as fitted +0\.5\d+ +\+0\.\d+ ± 0\.02"),
+    Verdict(20, "flattered by one and a half standard errors", r"best of 60: .* flattered by \+0\.03"),
+    Verdict(20, "here it changes no answer", r"scaler fitted on the test rows too: 0 of"),
+    Verdict(20, "the accuracy is about that of a coin toss", r"in each fold anew +0\.[45]\d\d ± 0\.0[01]"),
 ]
 
 

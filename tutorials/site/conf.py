@@ -103,6 +103,7 @@ The course <tutorials/README>
 :caption: Core track
 tutorials/[12679]_*
 tutorials/1[0235678]_*
+tutorials/2[0-9]_*
 ```
 ```{toctree}
 :hidden:
@@ -135,7 +136,7 @@ Weights <weights/README>
 ```{toctree}
 :glob:
 [1-9]_*
-1[0-9]_*
+[12][0-9]_*
 ```
 """,
     "weights/README": """

@@ -25,6 +25,7 @@ TITLES = {
     "16_sentence_vectors": "16. Sentence vectors",
     "17_retrieval": "17. Retrieval",
     "18_inside_the_model": "18. Inside the model",
+    "20_evaluation": "20. Evaluation that holds",
 }
 
 
@@ -42,7 +43,7 @@ WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
 MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
-RETRIEVAL, INSIDE = "17_retrieval", "18_inside_the_model"
+RETRIEVAL, INSIDE, EVALUATION = "17_retrieval", "18_inside_the_model", "20_evaluation"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -50,7 +51,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
     "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN, INSIDE),
     "pretraining_heads": (ENCODER, PRETRAINING, FAMILY, INSIDE),
-    "heads": (VECTORS, TUNING),
+    "heads": (VECTORS, TUNING, EVALUATION),
     "families/base": (FAMILY,),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
