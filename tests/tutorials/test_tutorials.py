@@ -96,6 +96,7 @@ ELSEWHERE = {
         "ALBERT-base-v2 on SQuAD 1.1, README of ALBERT": "90.2",
         "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT": "86.9",
         "Wang et al. 2018, table 1": "2,500",
+        "Warner et al. 2024, abstract and section 2.2": "30 %; 8,192",
     },
     "12_pretraining.ipynb": {
         "Wettig et al. 2023, abstract": "40 %",
