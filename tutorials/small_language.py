@@ -1,16 +1,23 @@
-"""The small language of notebook 12 as rows with masked words, and the training loop of notebooks 13 and 15."""
+"""The small language of notebook 12 as rows with masked words, and what notebooks 13 and 15 train on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from own_functions import own
 from torch import Tensor
 from toy_language import Language
 
 from minibert.config import Config
+from minibert.families import FAMILIES
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.heads import HEAD_CLASSES
 from minibert.inputs import unchecked
 
 LANGUAGE = Language(topics=("sea", "kitchen"))
@@ -68,6 +75,28 @@ def small_config(**changes: Any) -> Config:
     return Config.from_dict(sizes | changes)
 
 
+class Variant:
+    """BERT, or another family, with some parts exchanged: Variant(attention=LocalAttention, windows=(8, 8)).
+
+    The parts are fields of minibert's Architecture, which lists the classes and settings of a model.
+    """
+
+    def __init__(self, family: Family = BERT, **parts: Any) -> None:
+        self.name = f"{family.name}, variant {len(FAMILIES)}"
+        FAMILIES[self.name] = replace(
+            family, name=self.name, architecture=lambda config: replace(family.architecture(config), **parts)
+        )
+
+    def config(self, **sizes: Any) -> Config:
+        """Return the config of a small model; see `small_config`."""
+        return small_config(model_type=self.name, **sizes)
+
+    def model(self, seed: int, **sizes: Any) -> Any:
+        """Return a small masked language model with random weights, which computes with $MY_BERT if it is set."""
+        torch.manual_seed(seed)
+        return own(HEAD_CLASSES["masked-lm"](self.config(**sizes)))
+
+
 def learn(model: Any, rows: Rows, seed: int, steps: int = 120, warmup: float = 0.1, highest: float = 1e-2) -> None:
     """Train a masked language model. The learning rate rises to `highest` for a share of the steps, then falls to 0."""
     generator = torch.Generator().manual_seed(seed)
@@ -95,3 +124,10 @@ def unigram_loss(train: Rows, held_out: Rows) -> float:
     """Return the loss of a model that knows only how frequent each word is."""
     counts = torch.bincount(train[1][train[1] != -100], minlength=len(ID_OF)).float()
     return float(-(counts / counts.sum()).log()[held_out[1][held_out[1] != -100]].mean())
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """Say what three differences show: "cannot tell" unless their mean exceeds 4.3 standard errors (notebook 13)."""
+    mean, error = np.mean(differences), np.std(differences, ddof=1) / math.sqrt(len(differences))
+    said = "cannot tell" if abs(mean) < 4.3 * error else "worse" if mean > 0 else "better"
+    return f"{mean:+.3f} ± {error:.3f}  {said}"
