@@ -3,7 +3,7 @@
     python tutorials/experiments/scaling.py [FOLDER]     writes FOLDER/scaling.tsv
 
     grid      widths 32 to 256, 150 to 1,200 steps of 128 sentences, each schedule run to its end
-    rates     the two smallest at 300 steps with twice the learning rate: would they have liked another?
+    rates     the two smallest with twice the learning rate, the largest with half of it: is another one better?
     families  BERT and ModernBERT of width 256, 600 steps, three seeds each
 
 The text, the vocabulary and the rest of the recipe are those of novels.py; the vocabulary is the one that ships. Each
@@ -59,6 +59,7 @@ def trainings() -> Iterator[Training]:
             yield Training("bert", width, steps, RATE, 0)
     for width in WIDTHS[:2]:
         yield Training("bert", width, 300, 2 * RATE, 0)
+    yield Training("bert", 256, 600, RATE / 2, 0)
     for seed in range(3):
         if seed > 0:
             yield Training("bert", 256, 600, RATE, seed)

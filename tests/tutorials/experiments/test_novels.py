@@ -1,8 +1,4 @@
-import gzip
-from pathlib import Path
-
 import novels
-import pytest
 import torch
 from support.models import open_upstream
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -11,23 +7,8 @@ import minibert
 from minibert.cli import main as cli
 from minibert.storage import hub
 
-SENTENCES = ["The old boat was slow.", "She never saw the harbour again.", "No one spoke of the storm.", ""] * 400
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A corpus of a few sentences, where the novels would be."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    text = "\n".join(SENTENCES).encode()
-    (folder / "train.txt.gz").write_bytes(gzip.compress(text))
-    (folder / "heldout.txt").write_bytes(text[:2000])
-    return folder
-
-
-def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(data, tmp_path, monkeypatch):
     monkeypatch.setattr(novels, "command", lambda *words: cli.main([*map(str, words)]))
     novels.pretrain_novels(data, tmp_path / "run", steps=2)
     made = tmp_path / "run" / hub.SHIPPED
