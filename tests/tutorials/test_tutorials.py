@@ -457,7 +457,7 @@ HELD = [
     Verdict(10, "this table shows no benefit from pretraining minibert-novels", r"less than two standard errors"),
     Verdict(
         12,
-        "It is the kept words alone that do it",
+        "Only the kept words do it",
         r"100 % \[MASK\] .* 1\d\.\d% .*\n.*10 % kept .* [67]\d\.\d% .*\n.*10 % random .* 1\d\.\d%",
     ),
     Verdict(12, "the model names 72 % of the words that it sees", r"10 % kept .* 7[12]\.\d% ±"),
@@ -467,6 +467,11 @@ HELD = [
     Verdict(13, "nine tenths of the damage is gone", r"(?s)nobody +\+6\.\d.*\[CLS\] and \[SEP\] +\+0\.[0-6]"),
     Verdict(13, "ten seeds see what three could not", rf"(?m)^one head +{NUMBERS}worse"),
     Verdict(13, "learns *nothing* at this rate", r"whole, loss +2\.\d+ +3\.7\d"),
+    Verdict(
+        13,
+        "it gives all [MASK] tokens of a row the same guess",
+        r"(?s)whole +two .* [4-9]\d\.\d%.*residual +two .* 0\.0%",
+    ),
     Verdict(13, "Pre-norm learns", rf"(?m)^pre-norm +{NUMBERS}worse +{NUMBERS}better"),
     Verdict(13, "a little higher, by two and a half errors", r"two layers 2\.0\d+, difference \+0\.041 ± 0\.016"),
     Verdict(15, "three seeds can no longer tell the two apart", rf"400 steps: table .* {NUMBERS}cannot tell"),
