@@ -25,6 +25,7 @@ TITLES = {
     "16_sentence_vectors": "16. Sentence vectors",
     "17_retrieval": "17. Retrieval",
     "18_inside_the_model": "18. Inside the model",
+    "19_cheap_tuning": "19. Cheap tuning",
     "20_evaluation": "20. Evaluation that holds",
 }
 
@@ -268,9 +269,9 @@ NOTES: dict[str, dict[str, Note]] = {
             ),
             """m̂ and v̂ are m and v divided by 1 − β^t, because both start at 0. The gradient is divided by its
             own size, so a step moves each weight by about the learning rate if its gradients are steady, however flat
-            the loss is there, and never by more than about three times it. After a few steps v̂ is still a poor
-            estimate, so the learning rate warms up. Weight decay λ is added to the step, not to the gradient, or it
-            would be divided too (AdamW).""",
+            the loss is there. Gradients that come late or grow make longer steps, up to seven rates. After a few
+            steps v̂ is still a poor estimate, so the learning rate warms up. Weight decay λ is added to the step, not
+            to the gradient, or it would be divided too (AdamW).""",
             tutorials=(f"{TUNING}#1. The loop by hand",),
         )
     },
