@@ -29,12 +29,14 @@ from minibert.train.settings import TrainSettings
 from minibert.utils.printing import progress_bar, table
 
 MODEL = "all-MiniLM-L6-v2"
-RANKS = {"LoRA 4": 4}
+RANKS = {"LoRA 1": 1, "LoRA 4": 4, "LoRA 16": 16}
 RATES = {
     "head only": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     "biases": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-    "LoRA 4": (3e-4, 1e-3, 1e-2),
-    "all layers": (1e-4, 3e-4),
+    "LoRA 1": (3e-3, 1e-2, 3e-2),
+    "LoRA 4": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+    "LoRA 16": (3e-3, 1e-2, 3e-2),
+    "all layers": (3e-5, 1e-4, 3e-4, 1e-3),
 }
 SEEDS = (0, 1, 2)
 ALPHA = 8.0
