@@ -144,7 +144,7 @@ def test_a_summary_of_electra_that_is_not_implemented_is_refused_where_it_is_rea
     config = small_config(ELECTRA, **{key: value})
     with pytest.raises(ValueError, match=rf"{key} .*{value!r}"):
         HEAD_CLASSES["multiple-choice"](config)
-    minibert.Encoder(config)
+    HEAD_CLASSES["sequence-classification"](config)
 
 
 LEFTOVERS = {"is_decoder": True, "add_cross_attention": True, "hidden_dropout_prob": 0.5, "choice_dropout": 0.5}

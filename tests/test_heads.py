@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from support.models import (
     HEADS,
+    RENAMED,
     Pair,
     assert_begins_as_bert,
     assert_equal,
@@ -114,7 +115,7 @@ def test_hidden_states_and_attentions_come_with_any_head_as_upstream(family, hea
         assert all(torch.equal(x, y) for x, y in zip(ours[field], theirs[field], strict=True))
 
 
-@every_head
+@pytest.mark.parametrize(("family", "head"), [*HEADS, *((one, "sequence-classification") for one in RENAMED)])
 def test_a_saved_head_is_loaded_by_transformers_and_by_minibert_bit_for_bit(family, head, pair, written, tmp_path):
     both = pair(family, head)
     minibert.save(both.ours, tmp_path)

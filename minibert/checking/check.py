@@ -61,7 +61,7 @@ def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
     ]
     lines = []
     for v in asked:
-        lines.append(f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {shown(v)}")
+        lines.append(f"{v.stage.function:{widths[0]}}  {v.stage.title:{widths[1]}}  {verdict_text(v)}")
         lines += [f"    {v.shows}"] * bool(v.shows)
     lines += ["all of it is right"] if first is None else explained(first)
     largest = max((one.largest for one in asked), default=0.0)
@@ -75,7 +75,7 @@ def of_solution(verdicts: Sequence[Verdict], only: str | None) -> Report:
     )
 
 
-def shown(verdict: Verdict) -> str:
+def verdict_text(verdict: Verdict) -> str:
     """Return a verdict in a few words."""
     if verdict.state == WAITS:
         return f"waits for {verdict.what}"

@@ -84,7 +84,7 @@ def described(value: Any) -> tuple[Any, Tensor | None]:
     return {"type": f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")}, None
 
 
-def packed(outputs: Outputs, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def packed_outputs(outputs: Outputs, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return outputs as JSON, and the tensors among them by "prefix name"."""
     answer = {}
     tensors = {}
@@ -113,8 +113,8 @@ def try_stage(stage: Stage, cases: list[Case], module: ModuleType, path: Path, a
             return answers.give(name, state="missing")
         given = inputs_of(case)
         try:
-            outputs, tensors = packed(outcome(stage, function, given), "found ")
-            after, others = packed(given_after(given), "given ")
+            outputs, tensors = packed_outputs(outcome(stage, function, given), "found ")
+            after, others = packed_outputs(given_after(given), "given ")
         except NotImplementedError:
             return answers.give(name, state="unwritten")
         except BaseException as error:  # also SystemExit
@@ -164,7 +164,7 @@ def try_model(task: dict[str, Any], module: ModuleType, path: Path, answers: Ans
             outputs = outputs_of(result)
         except ValueError as error:
             return answers.give("model", state="refused", message=str(error))
-        tensors |= packed(outputs, prefix)[1] | packed(after, prefix + "given ")[1]
+        tensors |= packed_outputs(outputs, prefix)[1] | packed_outputs(after, prefix + "given ")[1]
     return answers.give("model", tensors, state="done")
 
 

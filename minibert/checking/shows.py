@@ -29,7 +29,7 @@ def tokens_of(world: World, text: str, tokenize: Tokenize = reference.tokenize) 
     return ["[CLS]", *first, *(token for part in others for token in ["[MASK]", *part]), "[SEP]"][:128]
 
 
-def states_of(module: ModuleType, world: World, text: str) -> tuple[list[str], list[Tensor], list[Tensor]]:
+def states_of_text(module: ModuleType, world: World, text: str) -> tuple[list[str], list[Tensor], list[Tensor]]:
     """Return the tokens of a text, the states of each layer, (1,S,D), and its probabilities, (1,H,S,S)."""
     tokens = tokens_of(world, text)
     ids = torch.tensor([[world.vocabulary[token] for token in tokens]])
@@ -108,7 +108,7 @@ def of_attention(module: ModuleType, world: World, text: str) -> str:
 
 def of_layers(module: ModuleType, world: World, text: str) -> str:
     """How far the first token has moved after each layer."""
-    tokens, states, _ = states_of(module, world, text)
+    tokens, states, _ = states_of_text(module, world, text)
     moved = " ".join(f"{cosine(states[0][0, 1], x[0, 1]):.2f}" for x in states)
     return f"{tokens[1]}, cosine with its embedding after 0 to {len(states) - 1} layers: {moved}"
 
@@ -116,14 +116,14 @@ def of_layers(module: ModuleType, world: World, text: str) -> str:
 def of_mean(module: ModuleType, world: World, text: str) -> str:
     """Which sentences are near each other."""
     texts = "He opened the door.", "She closed the window.", "It cost five dollars."
-    states = [states_of(module, world, x)[1][-1] for x in texts]
+    states = [states_of_text(module, world, x)[1][-1] for x in texts]
     one, near, far = (module.mean_of_tokens(x, torch.ones(x.shape[:2], dtype=torch.long)) for x in states)
     return f"cosine of {texts[0]!r} with {texts[1]!r} {cosine(one, near):.2f}, with {texts[2]!r} {cosine(one, far):.2f}"
 
 
 def of_guesses(module: ModuleType, world: World, text: str) -> str:
     """The likeliest tokens for the first [MASK], or for the last token."""
-    tokens, states, _ = states_of(module, world, text if "[MASK]" in text else f"{text} [MASK]")
+    tokens, states, _ = states_of_text(module, world, text if "[MASK]" in text else f"{text} [MASK]")
     at = tokens.index("[MASK]")
     scores = module.predict_tokens(states[-1], world.weights, world.eps)[0, at]
     best = torch.softmax(scores, dim=-1).topk(3)

@@ -124,7 +124,7 @@ def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
             elif not isinstance(name, str) or name in tensors:
                 raise ValueError(f"{folder / file}: {brief(name)} is not the name of a tensor, or is in two shards")
             else:
-                tensors[name] = checked(folder / file, name, value.detach())
+                tensors[name] = checked_tensor(folder / file, name, value.detach())
     if not tensors:
         held = [cut(name) for name in [*done["left_out"]][:8]]
         raise ValueError(f"{folder / done['read'][0]} holds no tensors by name; it holds: {held}")
@@ -158,7 +158,7 @@ def unpickle(path: Path) -> dict[Any, Any]:
     return content
 
 
-def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
+def checked_tensor(path: Path, name: str, tensor: Tensor) -> Tensor:
     """Return a contiguous copy. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():

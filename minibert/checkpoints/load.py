@@ -127,7 +127,7 @@ def load(
     if isinstance(model, Encoder) and not any(bare.startswith("pooler.") for bare in tensors):
         model.pooler = None  # files of masked LMs have none
     loaded = LoadReport(str(folder), tuple(sorted({stored.dtype for stored in tensors.values()})))
-    fill(model, dict(tensors), loaded, dtype, new_head)
+    fill_model(model, dict(tensors), loaded, dtype, new_head)
     if isinstance(model, Head):
         model.head_is_trained = not new_head
     model.checkpoint = checkpoint  # in which `save` and `predict` find the tokenizer
@@ -135,7 +135,7 @@ def load(
     return (model, loaded) if report else model
 
 
-def fill(
+def fill_model(
     model: Encoder | Head, unread: dict[str, StoredTensor], report: LoadReport, dtype: torch.dtype, new_head: bool
 ) -> None:
     """Read the tensors, by bare name, into a model on the meta device, and report on every one of them.

@@ -170,7 +170,7 @@ def predict(args: Arguments) -> Figures:
     input a text is a line; a pair, such as a question and its passage, is a line with a tab between. A file may also be
     as the task's training reads it: SQuAD, questions with choices, or for a tagger CoNLL, by any ending such as .conll.
     """
-    check_rows(args, args.folder)
+    check_request(args, args.folder)
     from minibert.prediction.reader import with_given_words
 
     reader = load_reader(args)
@@ -180,7 +180,7 @@ def predict(args: Arguments) -> Figures:
     return answer_rows(args, rows, partial(answers_of, reader), "predictions")
 
 
-def check_rows(args: Arguments, model: str) -> None:
+def check_request(args: Arguments, model: str) -> None:
     """Raise ValueError for options about texts or output that contradict each other, and what check_file raises."""
     check_texts(args, args.texts)
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]

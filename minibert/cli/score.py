@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.predict import Answers, add_rows, answer_rows, check_rows, input_rows
+from minibert.cli.predict import Answers, add_rows, answer_rows, check_request, input_rows
 from minibert.cli.shared import Arguments, add_machine, add_masked_lm, add_options, masked_lm
 from minibert.utils.printing import Figures
 from minibert.vectors.recipe import Recipe
@@ -35,7 +35,7 @@ def run(args: Arguments) -> Figures:
     if pairs and args.file is not None and args.pair is None:
         raise ValueError("--pairs compares two columns of a file; name that of the second texts: --pair")
     model = masked_lm(args)
-    check_rows(args, model)
+    check_request(args, model)
     from minibert.tasks.scoring import Scorer
 
     settings = {name: getattr(args, name) for name in ("device", "precision", "batch_tokens", "long")}

@@ -104,7 +104,7 @@ def steps(result: Result) -> list[Figures]:
     ]
 
 
-def cells(result: Result) -> list[tuple[str, ...]]:
+def ladder_cells(result: Result) -> list[tuple[str, ...]]:
     """Return the ladder of one checkpoint in the columns of HEADER."""
     return [
         (
@@ -134,7 +134,7 @@ def divergence(result: Result) -> list[str]:
 def result_lines(result: Result) -> str:
     """Return one checkpoint for a terminal."""
     lines = [f"{result.checkpoint} ({result.origin}), {result.seconds:.0f} s"]
-    lines += table([HEADER, *cells(result)], left=2).splitlines()
+    lines += table([HEADER, *ladder_cells(result)], left=2).splitlines()
     return "\n  ".join([*lines, *divergence(result)]) + "\n"
 
 
@@ -185,7 +185,7 @@ def page(suffix: str, against: str, versions: dict[str, str], results: list[Resu
             compared=f"Compared with {against}; {made_with}.",
             results=results,
             header=HEADER,
-            cells=cells,
+            ladder_cells=ladder_cells,
             divergence=divergence,
         )
     )

@@ -39,7 +39,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
-from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, texts_of
+from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of_input
 from minibert.utils.printing import note
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
@@ -143,7 +143,7 @@ class Server:
             raise RequestError(404, f"{path} is not served here; {', '.join(self.offers)} are", code="not_served")
         body = await read_body(request, model.body, self.settings)
         self.check_model(body.model, model.name)
-        rows = texts_of(body.input, self.settings)
+        rows = rows_of_input(body.input, self.settings)
         inline = sum(map(len, rows)) <= INLINE
         items, tokens, cut = model.prepare(rows, body) if inline else await asyncio.to_thread(model.prepare, rows, body)
         totals = np.cumsum(tokens)

@@ -87,7 +87,7 @@ async def read_body(request: Request, kind: Any, settings: ServerSettings) -> An
         ) from None
 
 
-def texts_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
+def rows_of_input(given: str | list[Any], settings: ServerSettings) -> list[Any]:
     """Return the rows of `input`: texts, pairs, or lists of token ids.
 
     Raises RequestError, 422 with the row, for a row of another type than the first and for one row too many.

@@ -286,6 +286,6 @@ def in_quotes(cell: str) -> bool:
     return len(cell) > 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
 
 
-def shown(delimiter: str) -> str:
+def shown_delimiter(delimiter: str) -> str:
     """Return a delimiter for a message and for --delimiter."""
     return "tab" if delimiter == "\t" else f"'{delimiter}'"

@@ -47,7 +47,7 @@ from minibert.tables.formats import (
     first_rows,
     looks_like_header,
     opened,
-    shown,
+    shown_delimiter,
 )
 from minibert.tables.rows import (
     PlacedCells,
@@ -270,7 +270,9 @@ class Table:
         if likely[0] != implied:
             confirm = advice("; {} confirms it", delimiter=likely[0].replace("\t", "tab"))
             warnings.warn(
-                f"{self.name}: its columns are separated by {shown(likely[0])}, not by {shown(implied)}" + confirm,
+                f"{self.name}: its columns are separated by {shown_delimiter(likely[0])}, not by "
+                + shown_delimiter(implied)
+                + confirm,
                 stacklevel=2,
             )
         return likely[0]
@@ -335,7 +337,7 @@ class Table:
                 raise ValueError(f"{place} is a header: {listed(first)}" + choose)
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    quotes: str = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (
+                    quotes: str = f"; a cell with {shown_delimiter(self.delimiter or '')} in it needs quotes" * (
                         self.format == "csv"
                     )
                     if self.format == "tsv" and any(cell.startswith('"') for cell in row):

@@ -83,7 +83,7 @@ def of_swag(record: Any) -> Any:
     return {"question": record["sent1"], "choices": choices, **label}
 
 
-def question_rows(path: str, settings: FileSettings) -> Iterator[Row]:
+def choice_rows(path: str, settings: FileSettings) -> Iterator[Row]:
     """Yield the rows of a file as texts of JSON. Raises ValueError, with the place, for anything but objects."""
     with Table(path, COLUMNS, settings, whole=True) as table:
         for place, record in table.records():
@@ -121,7 +121,7 @@ class Choice(ChoiceSettings, Task):
         """Return the questions of a file, with a label or not, as texts of JSON."""
         if how.text is not None or how.pair is not None:
             raise ValueError("this model reads one text per row, without --pair and --text")
-        return question_rows(path, how)
+        return choice_rows(path, how)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Return unlabelled questions: each text is one as in a file, its label ignored; there are no pairs."""

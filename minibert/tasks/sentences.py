@@ -160,7 +160,7 @@ def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) ->
     first = next((line for line in lines if line.cells), None)
     if first is None:
         return Sentences([], [])
-    *columns, header = columns_of(first.cells, how, file.name)
+    *columns, header = word_and_tag(first.cells, how, file.name)
     lines = [line for line in lines if line is not first or not header]
     check_lines(lines, max(len(first.cells), 2), columns, file.name)
     groups = [list(group) for is_word, group in groupby(lines, key=lambda line: bool(line.cells)) if is_word]
@@ -190,7 +190,7 @@ def is_comment(line: Line) -> bool:
     return line.text.startswith("#") or (len(line.cells) == CONLL_U and NO_WORD.fullmatch(line.cells[0]) is not None)
 
 
-def columns_of(first: list[str], how: TaggingSettings, name: str) -> tuple[int, int, bool]:
+def word_and_tag(first: list[str], how: TaggingSettings, name: str) -> tuple[int, int, bool]:
     """Return the columns of word and tag, from 0, and whether the first line is a header, which has their names.
 
     Raises ValueError for a chosen column that is not there.

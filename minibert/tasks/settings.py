@@ -16,7 +16,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def columns_of(text: str) -> tuple[str | int, ...]:
+def parse_columns(text: str) -> tuple[str | int, ...]:
     """Return names or numbers of columns: "2,-1" as (2, -1), "token,ner" as ("token", "ner")."""
     return tuple(int(name) if re.fullmatch(r"-?\d+", name) else name for name in names(text))
 
@@ -52,7 +52,7 @@ class TaggingSettings(TextSettings):
         "columns of word and tag: names in a header, or numbers from 1, -1 is the last (default: the usual names, or "
         "first and last)",
         metavar="WORD,TAG",
-        parse=columns_of,
+        parse=parse_columns,
     )
     tag_names: tuple[str, ...] | None = setting(
         None,
@@ -118,7 +118,7 @@ class EmbeddingSettings(FileSettings):
     )
     pair: str | int | None = setting(None, "column of the texts that belong to them", metavar="COLUMN")
     negatives: tuple[str | int, ...] = setting(
-        (), "columns of texts that do not belong to them: hard negatives", metavar="COLUMN,COLUMN", parse=columns_of
+        (), "columns of texts that do not belong to them: hard negatives", metavar="COLUMN,COLUMN", parse=parse_columns
     )
     label: str | int | None = setting(None, "column of numbers: how similar text and pair are", metavar="COLUMN")
     pooling: str = setting(

@@ -72,7 +72,7 @@ def roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], 
 
 def xlm_roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of XLMRobertaTokenizer (transformers.models.xlm_roberta.tokenization_xlm_roberta)."""
-    bos, eos = text_of(settings["bos_token"]), text_of(settings["eos_token"])
+    bos, eos = token_text(settings["bos_token"]), token_text(settings["eos_token"])
     scheme = "always" if settings.get("add_prefix_space", True) else "never"
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     table = charsmap(file)
@@ -141,7 +141,7 @@ def class_of(name: object, source: str) -> str:
     return ALIASES.get(short, short)
 
 
-def text_of(token: Any) -> str:
+def token_text(token: Any) -> str:
     """Return a special token of settings, a str or {"content": str, ...}, as a str."""
     return str(token["content"] if isinstance(token, dict) else token)
 

@@ -64,11 +64,12 @@ def ablate(
             if not isinstance(model, MaskedLM):
                 continue
             token = journey.ids[place] if journey.ids[place] != tokenizer.mask_id else None
-            (filled[place],) = fill(model, tokenizer, out, place, token)
+            (filled[place],) = filled_at(model, tokenizer, out, place, token)
             if (len(filled_without) + 1) * L * H * S <= MOST:
                 token = filled[place].id
                 filled_without[place] = [
-                    fill(model, tokenizer, without_heads(encoder, changed, layer), place, token) for layer in range(L)
+                    filled_at(model, tokenizer, without_heads(encoder, changed, layer), place, token)
+                    for layer in range(L)
                 ]
     return Ablation(heads, masked, filled, filled_without)
 
@@ -135,7 +136,7 @@ def effect_on(journey: Journey, classifier: Classifier | Reader | None) -> Calla
     return effects
 
 
-def fill(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, token: int | None) -> list[Filled]:
+def filled_at(model: MaskedLM, tokenizer: Tokenizer, out: EncoderOutput, place: int, token: int | None) -> list[Filled]:
     """Return for each row the guesses at this place, and the probability of a token; None: of the likeliest one."""
     logits = model.predict_tokens(out.last_hidden_state[:, place : place + 1])[:, 0].cpu()  # (rows,V)
     probs = logits.float().softmax(dim=-1)

@@ -286,14 +286,14 @@ def decide(
         )
     S, D = states[0].shape
     out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
-    (vector,) = vectors_of(out, recipe, layers)  # (width)
+    (vector,) = vectors_alone(out, recipe, layers)  # (width)
     length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
     vector = (vector / length)[:width]
     standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        vectors = vectors_of(alone, recipe, layers)[:, :width] / length  # (S,width)
+        vectors = vectors_alone(alone, recipe, layers)[:, :width] / length  # (S,width)
         by_token = regression.coef_ @ ((vectors - scaler.mean_) / scaler.scale_ / S).T
     state_names = [f" of hidden state {layer}" for layer in layers] if whole > D else [""]
     return Decision(
@@ -312,7 +312,7 @@ def decide(
     )
 
 
-def vectors_of(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> Doubles:
+def vectors_alone(out: EncoderOutput, recipe: Recipe, layers: Sequence[int]) -> Doubles:
     """Return the vectors of texts without padding, (B,width), by a recipe."""
     vectors = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
     return np.asarray(vectors.double().numpy())

@@ -62,7 +62,7 @@ def live(model: Encoder | MaskedLM, tokenizer: Tokenizer, journey: Journey, form
     Raises ValueError for weights that are too large for a page, and for another tokenizer than WordPiece.
     """
     weights = weights_of(model)
-    rounded = {name: packed(x, format) for name, x in weights.items()}
+    rounded = {name: packed_weights(x, format) for name, x in weights.items()}
     size = sum(len(bytes_of) for bytes_of, _ in rounded.values())
     if size > LIMIT:
         raise ValueError(
@@ -72,7 +72,7 @@ def live(model: Encoder | MaskedLM, tokenizer: Tokenizer, journey: Journey, form
     settings = tokenizer_settings(tokenizer) | sizes_of(model)
     settings["tensors"] = [[name, list(x.shape), format if x.dim() > 1 else "float32"] for name, x in weights.items()]
     lines = (base64.b64encode(bytes_of).decode() for bytes_of, _ in rounded.values())
-    states = last_states(model, {name: x for name, (_, x) in rounded.items()}, journey)
+    states = opening_states(model, {name: x for name, (_, x) in rounded.items()}, journey)
     right = journey.hidden_states[-1]
     return Live(
         settings=settings,
@@ -90,7 +90,7 @@ def weights_of(model: Encoder | MaskedLM) -> dict[str, Tensor]:
     return {name.removeprefix("encoder."): x.detach().float().cpu() for name, x in model.state_dict().items()}
 
 
-def packed(x: Tensor, format: str) -> tuple[bytes, Tensor]:
+def packed_weights(x: Tensor, format: str) -> tuple[bytes, Tensor]:
     """Return a tensor's bytes and its numbers after rounding; vectors are float32 in every format."""
     if x.dim() < 2 or format == "float32":
         return x.numpy().astype("<f4").tobytes(), x
@@ -102,7 +102,7 @@ def packed(x: Tensor, format: str) -> tuple[bytes, Tensor]:
     return scale.numpy().astype("<f4").tobytes() + whole.to(torch.int8).numpy().tobytes(), whole * scale
 
 
-def last_states(model: Encoder | MaskedLM, weights: dict[str, Tensor], journey: Journey) -> Tensor:
+def opening_states(model: Encoder | MaskedLM, weights: dict[str, Tensor], journey: Journey) -> Tensor:
     """Return the last vectors of the opening text, (S,D), as a model of these weights computes them."""
     twin: Any = copy.deepcopy(model)
     twin.load_state_dict({name: weights[name.removeprefix("encoder.")] for name in model.state_dict()})

@@ -51,7 +51,7 @@ SHORT = 0.1  # of the rows of a corpus are made for a random shorter length
 SHORTEST = 2  # tokens of text
 
 
-def order(count: int, seed: int, epoch: int) -> list[int]:
+def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
     """Return the order of the rows in an epoch, a permutation of 0 .. count - 1."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # independent of all other random numbers
     return torch.randperm(count, generator=random).tolist()
@@ -82,7 +82,7 @@ class Batches:
 
     def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[ExampleBatch]:
         """Yield the batches of an epoch from number `first` on."""
-        shuffled = order(self.rows, self.seed, epoch)
+        shuffled = epoch_order(self.rows, self.seed, epoch)
         for start in range(first * self.batch_size, self.rows, self.batch_size):
             yield self.of_rows(shuffled[start : start + self.batch_size], epoch).shard(self.rank, self.ranks)
 
@@ -287,7 +287,7 @@ class Stream:
     def window_rows(self, number: int) -> list[Example]:
         """Return the rows of the window that is read as the `number`-th of all passes."""
         turn, index = divmod(number, len(self.windows))
-        window = self.windows[order(len(self.windows), self.seed, turn)[index]]
+        window = self.windows[epoch_order(len(self.windows), self.seed, turn)[index]]
         return self.packing.rows(self.corpus.tokenized(window, self.tokenizer), Random(f"{self.seed} {turn} {window}"))
 
 

@@ -77,7 +77,7 @@ class Checkpointer:
         for path in run_files(self.folder):
             regular(path)
         others = [path.name for path in self.folder.glob("[!.]*")]
-        if others and config_of(self.folder) is None:
+        if others and run_config(self.folder) is None:
             raise ValueError(
                 f"{self.folder} holds {', '.join(sorted(others)[:9])}, and no {RUN_CONFIG} that minibert wrote, so "
                 f"nothing in it is used or removed; move it away, or {OTHER}"
@@ -100,7 +100,7 @@ class Checkpointer:
 
     def compare_config(self) -> None:
         """Raise ValueError for a run with another config; write the config of a new run, or of one without a state."""
-        before = config_of(self.folder)
+        before = run_config(self.folder)
         now = json.loads(json.dumps(self.config))
         is_new = self.restart or before is None or not steps_kept(self.folder)
         for path in run_files(self.folder) if before is not None else []:
@@ -159,7 +159,7 @@ class Checkpointer:
         """Restore one state. Raises KeyError, before anything changes, if a tensor is missing."""
         weights = dict[nn.Parameter, Tensor]()
         state = dict[Any, dict[str, Tensor]]()
-        for name, parameter in trained(model):
+        for name, parameter in trained_parameters(model):
             weights[parameter] = tensors[f"weight {name}"]
             if f"step {name}" in tensors:
                 state[parameter] = {
@@ -177,7 +177,7 @@ class Checkpointer:
         """Save the current state; every rank must call this. The state of a GPU is copied, and written by a thread."""
         progress.flush_losses()  # no state is saved after a loss that is not finite
         tensors = self.context.random_states(device_of(model))
-        for name, parameter in trained(model):
+        for name, parameter in trained_parameters(model):
             tensors[f"weight {name}"] = parameter.detach()
             for kind, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind} {name}"] = value
@@ -217,7 +217,7 @@ class Checkpointer:
 
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
-        tensors = {name: parameter.detach() for name, parameter in trained(model)}
+        tensors = {name: parameter.detach() for name, parameter in trained_parameters(model)}
         self.write(self.folder / BEST, tensors, device_of(model))
 
     def load_best(self, model: nn.Module) -> None:
@@ -229,7 +229,9 @@ class Checkpointer:
         """Read the weights that save_best saved. Raises ValueError if they are damaged, or of another model."""
         try:
             tensors, _ = read_checked(self.folder / BEST)
-            if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in trained(model)}:
+            if {name: x.shape for name, x in tensors.items()} != {
+                name: x.shape for name, x in trained_parameters(model)
+            }:
                 raise ValueError("it has the tensors of another model")
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
@@ -285,7 +287,7 @@ def steps_kept(folder: Path) -> int:
     return max(map(step_of, states(folder)), default=0)
 
 
-def config_of(folder: Path) -> dict[str, Any] | None:
+def run_config(folder: Path) -> dict[str, Any] | None:
     """Return the content of run_config.json; None if there is none that minibert wrote."""
     try:
         config = read_json(folder / RUN_CONFIG)
@@ -312,7 +314,7 @@ def reported(folder: Path) -> Iterator[None]:
 
 def remove_run(folder: Path) -> None:
     """Delete the files of a finished run, and its folder unless other files are in it; the main process does it."""
-    if not distributed.context().is_main or config_of(folder) is None:
+    if not distributed.context().is_main or run_config(folder) is None:
         return
     for path in (*run_files(folder), folder / RUN_CONFIG, folder / LOCK):
         path.unlink(missing_ok=True)
@@ -320,6 +322,6 @@ def remove_run(folder: Path) -> None:
         folder.rmdir()
 
 
-def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters that are trained."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -87,7 +87,7 @@ class PretrainRun(Run):
         if settings.dev:
             learned, rest = (CorpusFile.of(path, settings.paragraphs) for path in (corpus, settings.dev))
         tokenizer = load_tokenizer(settings.tokenizer or checkpoint)  # type: ignore[arg-type]  # one of the two
-        config = config_of(settings, checkpoint, tokenizer)
+        config = config_to_train(settings, checkpoint, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
         phrases = read_phrases(settings.phrases)
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
@@ -189,7 +189,7 @@ def read_phrases(path: AnyPath | None) -> list[str]:
     return [] if path is None else regular(user_path(path)).read_text("utf-8").splitlines()
 
 
-def config_of(settings: PretrainSettings, checkpoint: Checkpoint | None, tokenizer: Tokenizer) -> Config:
+def config_to_train(settings: PretrainSettings, checkpoint: Checkpoint | None, tokenizer: Tokenizer) -> Config:
     """Return the config of the model. Raises ValueError if it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
     if checkpoint is None:

@@ -60,7 +60,7 @@ def engine_of(encoder: Encoder, precision: str) -> Engine:
     if any(weights.is_inference() for weights in parameters):  # torch does not count their writes
         return Engine(encoder, precision)
     places = [(weights.data_ptr(), weights._version, weights.dtype, weights.shape) for weights in parameters]
-    sampled = torch.cat([spread(weights.detach()) for weights in parameters]).nan_to_num()
+    sampled = torch.cat([spread_numbers(weights.detach()) for weights in parameters]).nan_to_num()
     now = (precision, encoder.config, encoder.pooler is None, places)
     known = ENGINES.get(encoder)
     if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):
@@ -69,7 +69,7 @@ def engine_of(encoder: Encoder, precision: str) -> Engine:
     return ENGINES[encoder][1]
 
 
-def spread(weights: torch.Tensor) -> torch.Tensor:
+def spread_numbers(weights: torch.Tensor) -> torch.Tensor:
     """Return at least one number per row and column, in float64."""
     step = max(1, min(weights.shape) - 1)
     step = step if math.gcd(step, weights.shape[-1]) == 1 else 1

@@ -193,10 +193,10 @@ def embed_stream(
     Origin.check(out)
     embedder = Embedder(model, recipe, device, **settings)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
-    rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
+    rows = checked_rows(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
     parts = Parts(Path(f"{out}.parts"), embedder.width, dtype, identity(embedder, dtype, part_rows, are_pairs))
     with part_folder(parts, restart):
-        computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
+        computed, cosine = fill_parts(parts, chunked(rows, part_rows), texts, embedder)
         check_file(out, overwrite)  # it may have appeared meanwhile
         Origin.place(out).unlink(missing_ok=True)  # it describes the file that is replaced
         parts.join(out)
@@ -231,14 +231,14 @@ def written(parts: Parts, out: Path, embedder: Embedder, computed: int, cosine: 
     )
 
 
-def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:
+def checked_rows(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:
     """Yield each row as a text or a pair. Raises TypeError or ValueError, naming the row, for anything else."""
     for number, row in enumerate(rows):
         texts = [as_text(text, number, missing) for text in (row if pairs else [row])]
         yield (texts[0], texts[1]) if pairs else texts[0]
 
 
-def fill(
+def fill_parts(
     parts: Parts, chunks: Iterator[list[TextOrPair]], source: object, embedder: Embedder
 ) -> tuple[int, float | None]:
     """Compute the parts that are not done. Return how many rows were computed, and the Written.cosine of the first.

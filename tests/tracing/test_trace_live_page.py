@@ -16,7 +16,7 @@ from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.hooks import Inputs
 from minibert.tracing import live as module
 from minibert.tracing.ablation import without_heads
-from minibert.tracing.live import packed
+from minibert.tracing.live import packed_weights
 from minibert.tracing.numbers import page_data, select
 from minibert.tracing.page import FOLDER
 from minibert.tracing.trace import model_for
@@ -201,7 +201,7 @@ UNPACK = "([source, text, shape, format]) => [...new Function(source + '; return
 @pytest.mark.parametrize("format", ["bfloat16", "int8", "float32"])
 def test_weights_are_unpacked_as_python_rounded_them(format, browser):
     x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [100], [1e-3], [0], [5]])
-    numbers, rounded = packed(x, format)
+    numbers, rounded = packed_weights(x, format)
     opened = browser.new_page()
     text = base64.b64encode(numbers).decode()
     found = opened.evaluate(UNPACK, [(FOLDER / "run.js").read_text("utf-8"), text, [5, 7], format])

@@ -21,7 +21,16 @@ from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batches, NextSentencePairs, Packing, Pairing, SentenceOrder, Stream, cut_pair, order
+from minibert.train.batches import (
+    Batches,
+    NextSentencePairs,
+    Packing,
+    Pairing,
+    SentenceOrder,
+    Stream,
+    cut_pair,
+    epoch_order,
+)
 from minibert.train.corpus import CorpusFile
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -44,13 +53,13 @@ def test_an_epoch_has_each_row_once_and_can_begin_at_any_batch(count, batch_size
 
 
 def test_seed_and_epoch_alone_determine_the_order_and_no_row_is_preferred():
-    found = [tuple(order(50, seed, epoch)) for seed in range(4) for epoch in range(4)]
+    found = [tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)]
     assert len(set(found)) == len(found)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    assert tuple(order(50, 3, 2)) == found[14]
+    assert tuple(epoch_order(50, 3, 2)) == found[14]
     assert torch.equal(torch.get_rng_state(), before)
-    seen = torch.bincount(torch.tensor([order(8, seed, 0)[0] for seed in range(1600)]), minlength=8)
+    seen = torch.bincount(torch.tensor([epoch_order(8, seed, 0)[0] for seed in range(1600)]), minlength=8)
     assert seen.min() > 140 and seen.max() < 260  # 200 each; four standard errors are 53
 
 

@@ -14,7 +14,6 @@ from support.training import write_home
 from support.words import write_words_checkpoint
 
 from minibert.cli import main as cli
-from minibert.train import finetune
 from minibert.utils import outputs
 from minibert.utils.outputs import LIST_FILE, atomic_folder, check_file, check_folder
 
@@ -300,19 +299,3 @@ def test_a_damaged_list_permits_nothing(tmp_path, content):
     with pytest.raises(ValueError, match=r"minibert\.json|wrote them: a\.txt"):
         write_two(tmp_path / "out", "new")
     assert contents(tmp_path / "out", "*.txt") == {"a.txt": b"old", "sub/b.txt": b"old"}
-
-
-def test_other_files_beside_the_state_of_a_run_stay(home, tmp_path):
-    how = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
-    state = tmp_path / "out.training"
-    state.mkdir()
-    (state / "thesis.txt").write_text("my life")
-    with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
-        finetune("classify", home / "train.tsv", **how)
-    (state / "run_config.json").write_text('{"minibert": "1"}')
-    with pytest.raises(ValueError, match=r"thesis\.txt, and no run"):
-        finetune("classify", home / "train.tsv", restart=True, **how)
-    (state / "run_config.json").write_text('{"minibert": "1", "seed": 0, "processes": 1, "tokenizer": "hash"}')
-    (state / ".minibert.lock").touch()
-    finetune("classify", home / "train.tsv", restart=True, **how)
-    assert contents(state).keys() == {"thesis.txt"}
