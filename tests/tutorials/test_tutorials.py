@@ -48,6 +48,7 @@ FIGURE = re.compile(
     r"(?![\w,]*\d)(?: ?%)?|(?<![\w.,])\d+ ?%"
 )
 NUMBER = re.compile(r"\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?")
+LONGEST = 30  # lines of a code cell
 NEAR = 6  # cells before and after a paragraph, in which its figures must stand
 # Figures that the notebook does not compute near by, by where they are from.
 ELSEWHERE = {
@@ -211,6 +212,12 @@ def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path:
     text = path.read_text("utf-8")
     assert len(text) < 1e6
     assert not re.search(r"/(work|tmp|root|home|Users)/", text), "a folder of the machine on which it ran"
+
+
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
+def test_no_cell_is_longer_than_thirty_lines(path: Path) -> None:
+    code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+    assert [cell["id"] for cell in code if len(cell["source"].splitlines()) > LONGEST] == []
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
