@@ -4,7 +4,7 @@
 
 all-MiniLM-L6-v2 learns from 320 short sentences of SST-2, three epochs in batches of 16, with three seeds; each seed
 draws its own sentences. dev: the accuracy on 300 others, by which a rate is chosen; test: on 600 more. "frozen mean" is
-the classifier of `minibert classify train`. The data are in $MINIBERT_DATA. About half an hour of one core.
+the classifier of `minibert classify train`. The data are in $MINIBERT_DATA. A quarter of an hour of one core.
 """
 
 import argparse
