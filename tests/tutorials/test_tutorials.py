@@ -109,6 +109,7 @@ ELSEWHERE = {
         "Sanh et al. 2019, table 4": "3.69; 2.96; 1.46",
     },
     "15_what_came_after.ipynb": {
+        "the model card of minibert-novels, the longer runs": "3.57; 3.63",
         "Devlin et al. 2018, section 3.1": "15 %",
         "Warner et al. 2024": "30 %; 1,024",
         "notebook 13, section 6": "4.3",

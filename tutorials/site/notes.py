@@ -44,7 +44,8 @@ WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
 GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
 MODERN, SENTENCES = "15_what_came_after", "16_sentence_vectors"
-RETRIEVAL, INSIDE, EVALUATION = "17_retrieval", "18_inside_the_model", "20_evaluation"
+RETRIEVAL, INSIDE = "17_retrieval", "18_inside_the_model"
+CHEAP, EVALUATION = "19_cheap_tuning", "20_evaluation"
 
 # The modules that have a page, in reading order, and the tutorials that explain each.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -52,7 +53,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
     "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION, MODERN, INSIDE),
     "pretraining_heads": (ENCODER, PRETRAINING, FAMILY, INSIDE),
-    "heads": (VECTORS, TUNING, EVALUATION),
+    "heads": (VECTORS, TUNING, CHEAP, EVALUATION),
     "families/base": (FAMILY,),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
