@@ -569,7 +569,7 @@ HELD = [
     Verdict(20, "the theory costs a fifth more", r"theory, as fitted +0\.5\d+ +\+0\.\d+ ± 0\.02"),
     Verdict(20, "flattered by one and a half standard errors", r"best of 60: .* flattered by \+0\.03"),
     Verdict(20, "here it changes no answer", r"scaler fitted on the test rows too: 0 of"),
-    Verdict(20, "the accuracy is about that of a coin toss", r"in each fold anew +0\.[45]\d\d ± 0\.0[01]"),
+    Verdict(20, "the accuracy is no better than a coin toss", r"in each fold anew +0\.[45]\d\d ± 0\.0[01]"),
 ]
 
 
