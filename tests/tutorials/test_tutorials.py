@@ -84,6 +84,7 @@ ELSEWHERE = {
         "Wang et al. 2018, table 1": "8,500; 67,000; 3,700; 364,000; 393,000; 108,000; 2,500",
     },
     "11_the_family.ipynb": {
+        "Liu et al. 2019, section 4.3": "8,000",
         "BERT-base, README of ERNIE": "52.1; 93.5; 90.5; 66.4",
         "ERNIE 2.0 base, README of ERNIE": "55.2; 95.0; 89.8; 86.1; 74.8",
         "BERT-base, README of DistilBERT": "56.3; 92.7; 89.6; 84.7; 91.8; 69.3",
@@ -100,6 +101,7 @@ ELSEWHERE = {
         "Warner et al. 2024, abstract and section 2.2": "30 %; 8,192",
     },
     "12_pretraining.ipynb": {
+        "Devlin et al. 2018, table 5; table 8": "88.4; 84.9; 84.2; 84.3; 94.0; 94.9",
         "Wettig et al. 2023, abstract": "40 %",
         "section 1 of the notebook": "15 %",
         "the controls of section 4": "90 %; 72 %; 13 %",
