@@ -100,12 +100,8 @@ class Answering(AnsweringSettings, Task):
         max_question = self.max_question or (64 if spare > 64 else max(1, spare // 2))
         least = max_question + (self.stride or 0) + special + 1
         if max_length < least:
-            raise ValueError(
-                named("max_length")
-                + f" is {max_length}; "
-                + named("max_question")
-                + f" {max_question} and stride {self.stride} need {least}: raise the first, or lower these"
-            )
+            needs = f" {max_question} and stride {self.stride} need {least}: raise the first, or lower these"
+            raise ValueError(named("max_length") + f" is {max_length}; " + named("max_question") + needs)
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
