@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.emulated_device import emulated_device
-from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, to_the_end, write_home
+from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, to_the_end
 from torch import Tensor, nn
 
 from minibert.checkpoints.load import load
@@ -41,11 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),
 ]
 HEADS = [*((BERT, head) for head in BERT.heads), (ROBERTA, "masked-lm"), (ELECTRA, "replaced-token-detection")]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_home(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture

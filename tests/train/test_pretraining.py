@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from support.models import open_upstream
-from support.training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted, write_home
+from support.training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted
 from support.words import write_words_checkpoint
 
 import minibert
@@ -34,11 +34,6 @@ from minibert.train.pretraining import PretrainRun, baselines
 from minibert.train.settings import PretrainSettings
 
 QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 3e-3}
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_home(tmp_path_factory.mktemp("home"))
 
 
 def new_run(home: Path, corpus: Path | None = None, **how: Any) -> PretrainRun:

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.models import assert_equal
-from support.training import EPOCHS, KINDS, OF_STEPS, QUICK, STEPS, write_home
+from support.training import EPOCHS, KINDS, OF_STEPS, QUICK, STEPS
 
 from minibert.tasks.base import Measure
 from minibert.train import checkpointer, loop, run
@@ -35,11 +35,6 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_home(tmp_path_factory.mktemp("home"))
 
 
 DEFAULT = [("classify", 3, True), ("mlm+nsp", 6, False)]  # the other cases are slow
@@ -173,58 +168,51 @@ def test_a_score_of_the_majority_class_is_called_degenerate(home, tmp_path, monk
 # ---------------------------------------------------------------------------------------------------------------
 # Settings
 
-
-LIMITS: list[tuple[str, Any, str]] = [
-    ("epochs", 0, "it must be at least 1"),
-    ("batch_size", 0, "it must be at least 1"),
-    ("accumulate", 0, "it must be at least 1"),
-    ("save_every", 0, "it must be at least 1"),
-    ("epochs", 10**30, "it must be at least 1 and at most 1000000"),
-    ("batch_size", 10**30, "it must be at least 1 and at most 1000000"),
-    ("accumulate", 10**30, "it must be at least 1 and at most 1000000"),
-    ("warmup", 5, "it must be at least 0 and below 1"),
-    ("beta2", 1, "it must be at least 0 and below 1"),
-    ("warmup", 1.0, "it must be at least 0 and below 1"),
-    ("clip", -1, "it must be above 0"),
-    ("clip", 0.0, "it must be above 0"),
-    ("learning_rate", float("nan"), "it must be finite"),
-    ("learning_rate", 0, "it must be above 0 and at most 1"),
-    ("weight_decay", 1e300, "it must be at least 0 and at most 1"),
-    ("seed", -1, "it must be at least 0 and at most 4294967295"),
-    ("seed", 10**30, "it must be at least 0 and at most 4294967295"),
-    ("weight_decay", -0.1, "it must be at least 0"),
-    ("step", "fast", "choose from packed, readable"),
-    ("precision", "int8", "choose from float32, bfloat16, auto"),
-]
-OWN_LIMITS: list[tuple[type, str, Any, str]] = [
-    (FinetuneSettings, "max_length", 0, "it must be at least 1"),
-    (PretrainSettings, "steps", 0, "it must be at least 1"),
-    (PretrainSettings, "steps", 10**30, "it must be at least 1 and at most 1000000000"),
-    (PretrainSettings, "max_length", 3, "it must be at least 8"),
-    (PretrainSettings, "objective", "clm", "choose from mlm, mlm\\+nsp"),
-    (DistillSettings, "temperature", 0.0, "it must be at least 0.01"),
-    (DistillSettings, "weights", (5.0, 2.0), "weights are 5.0,2.0; give 3 of at least 0"),
-    (DistillSettings, "weights", (0.0, 0.0, 0.0), "whose sum is above 0"),
-    (DistillSettings, "weights", (1e300, 0.0, 0.0), "whose sum is above 0 and at most 1000000"),
-    (PretrainSettings, "mask_rate", 0.0, "it must be above 0 and below 1"),
-    (DistillSettings, "places", "some", "choose from all, masked"),
-    (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give 2 of at least 0"),
-    (DistillClassifierSettings, "weights", (5.0, -1.0), "give 2 of at least 0"),
-    (DistillSettings, "layers", 0, "it must be at least 1 and at most 4096"),
-    (DistillSettings, "layers", 10**30, "it must be at least 1 and at most 4096"),
-    (VocabularySettings, "size", 5, "it must be at least 6"),
-    (VocabularySettings, "size", 10**30, "it must be at least 6 and at most 16777216"),
-    (VocabularySettings, "min_frequency", 10**30, "it must be at least 1 and at most 1000000000"),
-    (VocabularySettings, "min_frequency", 0, "it must be at least 1"),
+HUGE = 10**30
+LOOP: dict[str, list[Any]] = {
+    "epochs": [0, HUGE],
+    "batch_size": [0, HUGE],
+    "accumulate": [0, HUGE],
+    "save_every": [0],
+    "warmup": [-0.1, 1.0],
+    "beta2": [1],
+    "clip": [-1, 0.0],
+    "learning_rate": [float("nan"), 0, 5],
+    "weight_decay": [-0.1, 1e300],
+    "seed": [-1, HUGE],
+    "step": ["fast"],
+    "precision": ["int8"],
+}
+BEYOND: dict[type, dict[str, list[Any]]] = {  # values just out of the limits of each setting
+    TrainSettings: LOOP,
+    FinetuneSettings: {"max_length": [0]},
+    PretrainSettings: {"steps": [0, HUGE], "max_length": [7], "objective": ["clm"], "mask_rate": [0.0, 1.0]},
+    DistillSettings: LOOP | {"temperature": [0.0], "layers": [0, HUGE], "places": ["some"]},
+    VocabularySettings: {"size": [5, HUGE], "min_frequency": [0, HUGE]},
+}
+WEIGHTS = [
+    (DistillSettings, (5.0, 2.0), "weights are 5.0,2.0; give 3 of at least 0"),
+    (DistillSettings, (0.0, 0.0, 0.0), "whose sum is above 0"),
+    (DistillSettings, (1e300, 0.0, 0.0), "whose sum is above 0 and at most 1000000"),
+    (DistillClassifierSettings, (5.0, 2.0, 1.0), "give 2 of at least 0"),
+    (DistillClassifierSettings, (5.0, -1.0), "give 2 of at least 0"),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "value", "message"),
-    [(kind, *row) for kind in (TrainSettings, DistillSettings) for row in LIMITS] + OWN_LIMITS,
+    [
+        *(
+            (kind, name, value, f"{name} is ")
+            for kind in BEYOND
+            for name in BEYOND[kind]
+            for value in BEYOND[kind][name]
+        ),
+        *((kind, "weights", *rest) for kind, *rest in WEIGHTS),
+    ],
 )
 def test_a_setting_out_of_its_limits_is_refused(kind, name, value, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises(ValueError, match=message):
         kind(**{name: value})
 
 
