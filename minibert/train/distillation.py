@@ -197,11 +197,6 @@ class DistillClassifierRun(FinetuneRun):
         """The teacher, on the device of training."""
         return load_teacher(self.checkpoint, self.task.head).to(choose_device(self.settings.device))
 
-    @cached_property
-    def soft_labels(self) -> Tensor:
-        """The teacher's logits of each text, (N,K), computed once; `labels` are in its order."""
-        return torch.from_numpy(np.stack(predict_logits(self.teacher, self.encoded, self.settings.precision)))
-
     def new_model(self) -> Head:
         """Return the student before training, with a fresh classifier."""
         student = new_student(self.teacher, self.settings.take or ())
@@ -210,18 +205,19 @@ class DistillClassifierRun(FinetuneRun):
         return freeze(student, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
-        """Return the two losses."""
-        return SoftLabels(self.soft_labels, self.settings.temperature, self.settings.weights, output_of)
+        """Return the two losses; the teacher reads each text here, once, and `labels` are in its order."""
+        logits = torch.from_numpy(np.stack(predict_logits(self.teacher, self.encoded, self.settings.precision)))
+        return SoftLabels(logits, self.settings.temperature, self.settings.weights, output_of)  # (N,K)
 
 
+@dataclass(frozen=True)
 class SoftLabels(Loss):
     """τ² KL to the teacher's labels, (N,K), and cross entropy of the true ones."""
 
-    def __init__(self, logits: Tensor, temperature: float, weights: Sequence[float], output_of: OutputFunction) -> None:
-        self.logits = logits
-        self.temperature = temperature
-        self.weights = weights
-        self.output_of = output_of
+    logits: Tensor
+    temperature: float
+    weights: Sequence[float]
+    output_of: OutputFunction
 
     def terms(self, model: Head, batch: ExampleBatch) -> dict[str, Term]:
         """Return the texts, with the weight of each loss."""

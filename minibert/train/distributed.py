@@ -106,10 +106,6 @@ class DistributedContext:
             dist.all_reduce(values)
         return values
 
-    def mean(self, values: Tensor) -> Tensor:
-        """Return the mean over all ranks of each of the values, (n)."""
-        return self.sum(values) / self.size
-
     # Results that all ranks share
 
     def gather(self, own: Result) -> list[Result]:

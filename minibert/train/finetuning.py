@@ -8,7 +8,6 @@ The head is fresh, unless the checkpoint has a trained one for the same labels, 
 Devlin et al. 2018, section 3: every task is trained in the same way, only its inputs and outputs differ.
 """
 
-import logging
 import os
 import statistics
 import warnings
@@ -35,8 +34,6 @@ from minibert.train.run import Goal, Run, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import fitting_labels, freeze, new_model
 from minibert.utils.printing import Figures, block, counted
-
-log = logging.getLogger("minibert")
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,7 @@ class FinetuneRun(Run):
         known, reason = fitting_labels(checkpoint, task, labels)
         note = f"the task head is new: {reason}" if reason else task.fresh_head if known is None else ""
         labels = labels if known is None else known
-        length = (
-            min(task.row_length, checkpoint.config.max_tokens) if settings.max_length is None else settings.max_length
-        )
+        length = settings.max_length or min(task.row_length, checkpoint.config.max_tokens)
         tokenizer = load_tokenizer(checkpoint, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)

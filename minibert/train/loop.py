@@ -118,7 +118,7 @@ def one_step(
     for loss, terms in weighted_losses(model, batches, loss_of, settings.precision, context):
         loss.backward()  # type: ignore[no-untyped-call]  # it adds to the gradient; torch leaves it untyped
         total = total + torch.stack([loss, *terms.values()]).detach()
-    loss, *values = context.mean(total)
+    loss, *values = context.sum(total) / context.size
     norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).to(loss)  # of no gradient it is on the CPU
     if loss.is_cpu:
         check_loss(float(loss), float(norm), batches, step)
@@ -212,10 +212,9 @@ class Loss(ABC):
 
 def readable_output(model: Head, batch: ExampleBatch) -> Any:
     """Return the output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
-    shape = (-1, batch.choices) if batch.choices else (-1,)
     batch = move(batch, model.device)
     ids, mask, segments = (
-        x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        x.unflatten(0, (-1, batch.choices)) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     )
     return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)

@@ -89,7 +89,8 @@ class PretrainRun(Run):
         tokenizer = load_tokenizer(settings.tokenizer or checkpoint)  # type: ignore[arg-type]  # one of the two
         config = config_to_train(settings, checkpoint, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
-        phrases = read_phrases(settings.phrases)
+        file = None if settings.phrases is None else regular(user_path(settings.phrases))
+        phrases = file.read_text("utf-8").splitlines() if file else []
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
         masking = replace(masking, **(ALWAYS_MASK if settings.always_mask else objective.masking))
         stats, documents = examine(learned, tokenizer, packing)
@@ -184,11 +185,6 @@ class PretrainRun(Run):
         return models
 
 
-def read_phrases(path: AnyPath | None) -> list[str]:
-    """Return the lines of a file of phrases."""
-    return [] if path is None else regular(user_path(path)).read_text("utf-8").splitlines()
-
-
 def config_to_train(settings: PretrainSettings, checkpoint: Checkpoint | None, tokenizer: Tokenizer) -> Config:
     """Return the config of the model. Raises ValueError if it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
@@ -215,9 +211,10 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
     windows = sorted({corpus.windows * part // EXAMINED_WINDOWS for part in range(EXAMINED_WINDOWS)})
     texts = [document for number in windows for document in corpus.documents(number)]
     tokenized = {number: corpus.tokenized(number, tokenizer) for number in windows}
-    rows = [row for number, documents in tokenized.items() for row in packing.rows(documents, Random(number))]
+    rows = [row for number, of_window in tokenized.items() for row in packing.rows(of_window, Random(number))]
+    documents = [*chain.from_iterable(tokenized.values())]
     sentences = Counter(chain.from_iterable(texts))
-    ids = [id for documents in tokenized.values() for document in documents for id in one_text(document)]
+    ids = [id for document in documents for id in one_text(document)]
     stats = {
         "examined": len(windows) / max(1, corpus.windows),
         "documents": len(texts),
@@ -226,7 +223,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
         "rows": len(rows),
         "single": sum(len(document) == 1 for document in texts) / max(1, len(texts)),
         "repeated": 1 - len(sentences) / max(1, sentences.total()),
-        "one_token": sum(len(one_text(document)) == 1 for documents in tokenized.values() for document in documents),
+        "one_token": sum(len(one_text(document)) == 1 for document in documents),
         "unknown": ids.count(tokenizer.unk_id) / max(1, len(ids)),
     }
     labels = [label for row in rows for label in row.labels.values()]  # of pairs: 1 for a random second text
@@ -244,7 +241,7 @@ def examine(corpus: CorpusFile, tokenizer: Tokenizer, packing: Packing) -> tuple
     }
     for problem in (problem for problem, holds in problems.items() if holds):
         raise ValueError(f"nothing can be learned from {corpus.path}: " + problem + f"; {FORMAT}")
-    return stats, [document for documents in tokenized.values() for document in documents]
+    return stats, documents
 
 
 def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequence[Example]) -> dict[str, float]:

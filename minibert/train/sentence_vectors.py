@@ -43,11 +43,6 @@ class TextVectors:
     numbers: Tensor  # (B,C): equal for equal texts
     similarity: Tensor | None  # (B)
 
-    def to(self, device: torch.device) -> TextVectors:
-        """Return a copy on a device."""
-        similarity = None if self.similarity is None else self.similarity.to(device)
-        return TextVectors(self.vectors.to(device), self.numbers.to(device), similarity)
-
 
 # Vectors (N,C,D), numbers (N,C) and similarities (N) of all rows of a step -> ().
 CompareTexts = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -73,17 +68,17 @@ class VectorLoss(Loss):
             states.append(random_states(model.device))
             with torch.no_grad(), autocast(model.device, precision):
                 own.append(self.vectors(model, batch))
-        counted = [
-            None if batch.idle else rows.to(torch.device("cpu")) for batch, rows in zip(batches, own, strict=True)
+        own = [
+            None if batch.idle else move(rows, torch.device("cpu")) for batch, rows in zip(batches, own, strict=True)
         ]
-        of_ranks = context.gather(counted)
+        everywhere = {
+            (rank, number): move(rows, model.device)
+            for rank, of_rank in enumerate(context.gather(own))
+            for number, rows in enumerate(of_rank)
+            if rows is not None
+        }
         others = [
-            [
-                rows.to(model.device)
-                for rank, of_rank in enumerate(of_ranks)
-                for at, rows in enumerate(of_rank)
-                if rows is not None and (rank, at) != (context.rank, number)
-            ]
+            [rows for place, rows in everywhere.items() if place != (context.rank, number)]
             for number in range(len(batches))
         ]
         return replace(self, others=others, batches=batches, states=states)

@@ -17,7 +17,6 @@ there in the threads too that are started inside, such as that of a server.
 
 from __future__ import annotations
 
-import math
 import threading
 import traceback
 from collections import Counter
@@ -122,7 +121,6 @@ class EmulatedDevice(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.memory: int | None = None  # the numbers that one result may have, else torch.OutOfMemoryError; None: any
         self.waits: list[str] = []
         self.launches: Counter[str] = Counter()
         self.late: list[tuple[Tensor, Tensor]] = []  # what a non-blocking copy brings to the host, and its numbers
@@ -177,9 +175,6 @@ class EmulatedDevice(TorchDispatchMode):
         with self.random_numbers() if name in RANDOM else torch.no_grad():
             result = OF_ALL_LENGTHS.get(name, func)(*arguments, **named)
         known = {id(x.values): x for x in tree_leaves((args, kwargs)) if isinstance(x, DeviceTensor)}
-        for x in tree_leaves(result):
-            if isinstance(x, Tensor) and not self.inside and x.numel() > (self.memory or math.inf):
-                raise torch.OutOfMemoryError(f"the emulated device has no memory for {x.numel()} numbers")
         if name == "_local_scalar_dense":
             return result
         of_weights = func.is_view and any(not x.is_inference() for x in known.values())  # so is a view of a weight

@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -166,8 +165,8 @@ def batch_of(
     head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT
 ) -> ExampleBatch:
     """One batch of random examples, one of these lengths each."""
-    rows = examples(head, lengths, seed, kind, family)
-    return collate(rows, range(len(lengths)), pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
+    choices = CHOICES if head == "multiple-choice" else 0
+    return collate(examples(head, lengths, seed, kind, family), range(len(lengths)), 0, choices)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -197,9 +196,9 @@ def upstream_training(
     from transformers import get_linear_schedule_with_warmup
 
     clipped = list(model.parameters()) if parameters is None else parameters
-    no_decay = ("bias", "LayerNorm", "norm")
-    decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
-    other = [p for name, p in model.named_parameters() if any(part in name for part in no_decay)]
+    decayed, other = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        (other if any(part in name for part in ("bias", "LayerNorm", "norm")) else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": other, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=settings.fused)
     steps = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate)
@@ -249,9 +248,20 @@ class Found:
         model.zero_grad(set_to_none=True)
         loss = loss_of(model, batch)
         loss.backward()
+        return cls.at(loss.detach(), model)
+
+    @classmethod
+    def of_step(cls, loss_of: Loss, model: nn.Module, parts: Sequence[ExampleBatch]) -> Found:
+        """By one step on several batches, before its gradient is clipped."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        return cls.at(one_step(model, parts, optimizer, loss_of, TrainSettings(clip=1e9), 1).loss, model)
+
+    @classmethod
+    def at(cls, loss: Tensor, model: nn.Module) -> Found:
+        """Take the gradients out of the model."""
         kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad(set_to_none=True)
-        return cls(loss.detach(), kept)
+        return cls(loss, kept)
 
     def apart(self, other: Found) -> dict[str, float]:
         """How far each number is from that of the other, as a share of its size; infinite where one has none.
@@ -295,16 +305,8 @@ class Changed(Loss):
 
 def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss) -> None:
     """Six rows as one batch, and as three uneven ones, give the same gradients: sums, no means of means."""
-    found: list[dict[str, Tensor]] = []
-    for cuts in ([0, 6], [0, 1, 4, 6]):
-        parts = [rows.of_rows(range(first, after)) for first, after in pairwise(cuts)]
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        result = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
-        terms = objective.terms(model, parts[0])
-        total = sum(term.scale * float(result.terms[name]) for name, term in terms.items())
-        assert float(result.loss) == pytest.approx(total, rel=1e-6)
-        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    whole, parted = found
-    assert whole.keys() == parted.keys() and len(whole) > 1
-    for name, gradient in whole.items():
-        assert (gradient - parted[name]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), name
+    whole, parted = (
+        Found.of_step(objective, model, [rows.of_rows(range(*ends)) for ends in pairwise(cuts)])
+        for cuts in ([0, 6], [0, 1, 4, 6])
+    )
+    assert max(parted.apart(whole).values()) < CLOSE

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
+from support.damage import copies_of, flip
 from support.models import assert_equal
 from support.training import Changed
 from support.words import labelled
@@ -128,24 +129,9 @@ def test_a_run_that_was_killed_in_any_step_or_whose_loss_is_not_finite_is_resume
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(checkpoint, whole, tmp_path, monkeypatch):
-    """A copy of the folder before each time that a file appears or is removed is what a kill would leave."""
-    folder, copies = tmp_path / "run", list[Path]()
-
-    def copy_before(function):
-        def watched(*given, **more):
-            copies.append(tmp_path / f"{len(copies):03d}")
-            shutil.copytree(folder, copies[-1])
-            return function(*given, **more)
-
-        return watched
-
-    with monkeypatch.context() as changed:
-        changed.setattr(os, "replace", copy_before(os.replace))
-        changed.setattr(Path, "unlink", copy_before(Path.unlink))
-        run(checkpoint, folder, every=2)
-    first_steps = []
-    for copy in copies:
+def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(checkpoint, whole, tmp_path):
+    folder, first_steps = tmp_path / "run", []
+    for copy in copies_of(folder, tmp_path, lambda: run(checkpoint, folder, every=2)):
         (copy / ".state-00000004.safetensors.0123abcd").write_bytes(b"half")  # another process was writing
         first_steps.append([*run(checkpoint, copy, every=2), 10][0])
         assert_ended_alike(copy, whole)
@@ -189,13 +175,6 @@ def test_a_finished_run_keeps_two_states_and_the_best_weights_and_trains_nothing
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert run(checkpoint, tmp_path) == []
     assert_ended_alike(tmp_path, whole)
-
-
-def flip(path: Path, place: int) -> None:
-    """Flip one bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[place] ^= 4
-    path.write_bytes(content)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {

@@ -17,7 +17,6 @@ from support.models import assert_equal, edited, open_upstream
 from support.training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
 from support.words import labelled, write_tsv, write_words_checkpoint
 
-import minibert
 from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.electra import ELECTRA
@@ -62,9 +61,9 @@ def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last():
 
 
 @pytest.fixture(scope="module")
-def teacher(written: Callable[..., tuple[Path, Any]]) -> Head:
+def teacher(made: Callable[..., Head]) -> Head:
     """A BERT of which every parameter counts, with dropout, segments and a pooler in the file."""
-    return minibert.load(written(BERT, HEAD, num_hidden_layers=4)[0], head=HEAD).requires_grad_(False)
+    return made(head=HEAD, num_hidden_layers=4).requires_grad_(False)
 
 
 def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher):
@@ -77,8 +76,8 @@ def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(tea
 
 
 @pytest.mark.parametrize("family", [ROBERTA, ELECTRA, ERNIE], ids=lambda family: family.name)
-def test_the_student_of_another_relative_is_a_smaller_one_of_itself(family, written):
-    teacher = minibert.load(written(family, HEAD, num_hidden_layers=4)[0], head=HEAD)
+def test_the_student_of_another_relative_is_a_smaller_one_of_itself(family, made):
+    teacher = made(family, HEAD, num_hidden_layers=4)
     student = new_student(teacher, (0, 3))
     assert student.config == replace(teacher.config, num_hidden_layers=2)
     kept = {name: x for name, x in teacher.state_dict().items() if not re.search(r"layers\.[12]", name)}
@@ -263,17 +262,6 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home):
     assert kl > 0.01
 
 
-def test_the_labels_of_a_teacher_may_be_in_another_order(home, tmp_path):
-    def swapped(tensors):
-        return tensors | {name: tensors[name].flip(0) for name in ("classifier.weight", "classifier.bias")}
-
-    names = {"id2label": {"0": "pos", "1": "neg"}, "label2id": {"pos": 0, "neg": 1}}
-    other = edited(home / "tuned", tmp_path / "other", swapped, **names)
-    run = classifier_run(other)
-    assert run.labels == ["pos", "neg"] == list(run.new_model().config.id2label.values())
-    assert torch.equal(run.soft_labels.flip(1), classifier_run(home / "tuned").soft_labels)
-
-
 def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path):
     names = ["z", "a", "m"]
     head = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
@@ -282,8 +270,8 @@ def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path):
     student = run.new_model()
     assert list(student.config.id2label.values()) == run.labels == names
     batch = next(iter(run.batches().epoch_batches(0)))
-    losses = run.loss_of(packed_output).means(student, batch)
-    assert all(loss.isfinite() for loss in losses.values())
+    assert [names[label] for label in batch.labels["labels"]] == [(names * 8)[row] for row in batch.rows]
+    assert all(loss.isfinite() for loss in run.loss_of(packed_output).means(student, batch).values())
 
 
 def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home, tmp_path, run):
@@ -307,7 +295,6 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home, tmp
     ("how", "message"),
     [
         ({"layers": 5}, r"layers is 5\b.* 1 to 4 "),
-        ({"layers": 0}, r"layers is 0\b.* 1\b"),
         ({"take": (0, 4)}, r"take is \(0, 4\).* 0 to 3"),
         ({"take": (0, 3), "layers": 3}, r"layers is 3 .*\(0, 3\)"),
         ({"max_length": 21}, r"max_length is 21\b.* 20$"),

@@ -6,9 +6,8 @@ same is shown by tests/bench/test_training.py.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from support.training import (
 )
 from torch import Tensor, nn
 
-import minibert
 from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
@@ -50,15 +48,8 @@ from minibert.train.objectives import OBJECTIVES
 from minibert.train.settings import TrainSettings
 
 HEAD = "sequence-classification"
-Make = Callable[..., Head]
 TWENTY = TrainSettings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
 both_steps = pytest.mark.parametrize("loss_of", [packed_loss, readable_loss], ids=["packed", "readable"])
-
-
-@pytest.fixture
-def made(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Head]:
-    """A random model, the same each time, for the test to change."""
-    return lambda family=BERT, head=HEAD, **sizes: minibert.load(written(family, head, **sizes)[0], head=head)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -154,18 +145,6 @@ def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made):
 # Several batches in one step
 
 
-def found_by(model: Head, parts: Sequence[ExampleBatch], loss_of: Loss) -> Found:
-    """The loss and the gradients of one step, before they are clipped, in float64."""
-    kept = {}
-    model.double()
-    optimizer = new_optimizer(model, TWENTY)
-    optimizer.register_step_pre_hook(
-        lambda *_: kept.update({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    )
-    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1).loss
-    return Found(loss, kept)
-
-
 # The loss of pretraining is a mean over tokens and one over texts, which no single weight can put together.
 @both_steps
 @pytest.mark.parametrize(
@@ -178,8 +157,8 @@ def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(loss_of, family, hea
     made_up = examples(head, [3, 9, 9, 5, 7, 2, 4], seed=1, family=family)  # padded alike, which answers depend on
     rows = replace(batches_of(head, 7, 7, family=family), examples=made_up)
     whole, *parts = (rows.of_rows(range(*ends)) for ends in ((0, 7), (0, 2), (2, 7)))
-    right = found_by(made(family, head), [whole], loss_of)
-    assert max(found_by(made(family, head), parts, loss_of).apart(right).values()) < 1e-6
+    right = Found.of_step(loss_of, made(family, head).double(), [whole])
+    assert max(Found.of_step(loss_of, made(family, head).double(), parts).apart(right).values()) < 1e-6
     first, second = (Found.of(loss_of, made(family, head).double(), part) for part in parts)
     middle = {name: (first.gradients[name] + second.gradients[name]) / 2 for name in right.gradients}
     assert max(Found((first.loss + second.loss) / 2, middle).apart(right).values()) > 1e-2
@@ -190,8 +169,8 @@ def test_a_part_without_a_label_is_left_out(loss_of, made):
     head = "token-classification"
     batch, empty = (batch_of(head, [3, 7, 11], seed=seed) for seed in (1, 2))
     empty.labels["labels"][:] = IGNORED
-    whole = found_by(made(BERT, head), [batch], loss_of)
-    assert max(found_by(made(BERT, head), [empty, batch], loss_of).apart(whole).values()) == 0
+    whole = Found.of_step(loss_of, made(BERT, head), [batch])
+    assert max(Found.of_step(loss_of, made(BERT, head), [empty, batch]).apart(whole).values()) == 0
     model = made(BERT, head)
     before = weights_of(model)
     assert one(model, [empty], loss_of=loss_of) == 0

@@ -4,8 +4,6 @@ random numbers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,11 @@ from support.emulated_device import emulated_device
 from support.training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, to_the_end
 from torch import Tensor, nn
 
-from minibert.checkpoints.load import load
 from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
-from minibert.kernels.packing import Group
 from minibert.kernels.parts import with_parts
 from minibert.prediction import packed
 from minibert.prediction.collate import ExampleBatch
@@ -29,7 +25,6 @@ from minibert.quick import QUICK
 from minibert.tasks.base import Encoded
 from minibert.train import loop, run
 from minibert.train.batches import Batches, NextSentencePairs
-from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.settings import TrainSettings
@@ -43,20 +38,14 @@ pytestmark = [
 HEADS = [*((BERT, head) for head in BERT.heads), (ROBERTA, "masked-lm"), (ELECTRA, "replaced-token-detection")]
 
 
-@pytest.fixture
-def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Any]:
-    """A random model by family and task head, in eval mode."""
-    return lambda family, head: load(written(family, head)[0], head=head)
-
-
 @pytest.mark.parametrize(("family", "head"), HEADS, ids=lambda value: getattr(value, "name", value))
-def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family, head, model):
+def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family, head, made):
     batch = batch_of(head, [3, 7, WIDTH, 5], family=family)
 
     def losses(device):
-        made = model(family, head).to(device)
-        optimizer = new_optimizer(made, TrainSettings())
-        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1).loss for _ in range(2)]
+        model = made(family, head).to(device)
+        optimizer = new_optimizer(model, TrainSettings())
+        return [one_step(model, [batch], optimizer, packed_loss, TrainSettings(), 1).loss for _ in range(2)]
 
     expected = [float(loss) for loss in losses("cpu")]
     with emulated_device() as gpu, unchecked():
@@ -66,72 +55,62 @@ def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family, head, model):
     assert not waits
 
 
-def test_a_step_that_reads_its_masks_on_the_device_waits(model, monkeypatch):
-    of_lengths = Group.of_lengths
-    monkeypatch.setattr(Group, "of_lengths", lambda lengths: (lengths.to("gpu").max().item(), of_lengths(lengths))[1])
-    with emulated_device() as gpu, unchecked():
-        made = model(BERT, "masked-lm").to("gpu")
-        batch = batch_of("masked-lm", [3, 7])
-        one_step(made, [batch], new_optimizer(made, TrainSettings()), packed_loss, TrainSettings(), 1)
-        assert gpu.waits
-
-
-def test_twenty_steps_wait_once_for_their_losses(model):
-    made, rows = model(BERT, "pretraining"), examples("pretraining", [5, 3] * 20)
+def test_twenty_steps_wait_once_for_their_losses(made):
+    model, rows = made(BERT, "pretraining"), examples("pretraining", [5, 3] * 20)
     settings = TrainSettings(epochs=1, batch_size=2)
     with emulated_device() as gpu:
-        made.to("gpu")
+        model.to("gpu")
         gpu.reset()
         objective = MaskedLanguageModel(pairing=NextSentencePairs())
-        found = to_the_end(train(made, Batches(rows, 2, 0, 0), settings, loss_of=objective))
+        found = to_the_end(train(model, Batches(rows, 2, 0, 0), settings, loss_of=objective))
         assert len(gpu.waits) == 1
     assert len(found.curve) == len(found.terms["next-sentence"]) == 20
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float32", 365), ("bfloat16", 450)])  # of which up to 78 are casts
 @pytest.mark.parametrize("head", ["sequence-classification", "pretraining"])
-def test_a_step_of_six_layers_has_few_launches_and_no_waits(head, precision, most, written, monkeypatch):
+def test_a_step_of_six_layers_has_few_launches_and_no_waits(head, precision, most, made, monkeypatch):
     """Negative control: where autocast casts each weight there are more."""
-    made, batch = load(written(BERT, head, num_hidden_layers=6)[0], head=head), batch_of(head, [3, 7, WIDTH, 5])
-    expected, settings = packed_loss(made, batch).item(), TrainSettings(precision=precision)
+    model, batch = made(BERT, head, num_hidden_layers=6), batch_of(head, [3, 7, WIDTH, 5])
+    expected, settings = packed_loss(model, batch).item(), TrainSettings(precision=precision)
     with emulated_device() as gpu, unchecked():
-        made = with_parts(made.to("gpu"), QUICK)
-        optimizer, found = new_optimizer(made, settings), []
+        model = with_parts(model.to("gpu"), QUICK)
+        optimizer, found = new_optimizer(model, settings), []
         for _ in range(2):  # the first also makes the moments
             gpu.reset()
-            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1).loss)
-            made.train()
+            found.append(one_step(model, [batch], optimizer, packed_loss, settings, 1).loss)
+            model.train()
         assert 250 < sum(gpu.launches.values()) <= most
         assert not gpu.waits
         assert (gpu.launches["_to_copy"] > 40) == (precision == "bfloat16")
         assert found[0].item() == pytest.approx(expected, rel=1e-6 if precision == "float32" else 1e-2)
         monkeypatch.setattr(packed, "CAST_ONE_BY_ONE", ("gpu",))
         gpu.reset()
-        one_step(made, [batch], optimizer, packed_loss, settings, 1)
+        one_step(model, [batch], optimizer, packed_loss, settings, 1)
         assert (sum(gpu.launches.values()) > most) == (precision == "bfloat16")
 
 
-def bfloat16_step(made: Any, batch: ExampleBatch) -> tuple[float, dict[str, Tensor]]:
+def bfloat16_step(model: Any, batch: ExampleBatch) -> tuple[float, dict[str, Tensor]]:
     """The loss and the gradients of a packed step under autocast on the device."""
     with autocast(torch.device("gpu"), "bfloat16"):
-        loss = packed_loss(made.to("gpu"), batch)
+        loss = packed_loss(model.to("gpu"), batch)
     loss.backward()  # torch leaves it untyped
-    return loss.item(), {name: p.grad.cpu() for name, p in made.named_parameters() if p.grad is not None}
+    return loss.item(), {name: p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize(
     ("family", "frozen", "casts"), [(BERT, "none", 2), (BERT, "1", 2), (ALBERT, "none", 2), (ALBERT, "1", 1)]
 )
-def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(family, frozen, casts, model, monkeypatch):
+def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(family, frozen, casts, made, monkeypatch):
     """One kernel for all layers, and one for their gradients unless all are frozen. Bit for bit; ALBERT's layer, which
     computes each step, sums its gradients in bfloat16."""
     batch = batch_of("masked-lm", [3, 7, WIDTH, 5])
     with emulated_device() as gpu, unchecked():
-        loss, found = bfloat16_step(freeze(model(family, "masked-lm"), frozen), batch)
+        loss, found = bfloat16_step(freeze(made(family, "masked-lm"), frozen), batch)
         assert gpu.launches["_foreach_copy_"] == casts
         monkeypatch.setattr(packed, "CAST_ONE_BY_ONE", ("gpu",))
         gpu.reset()
-        expected_loss, expected = bfloat16_step(freeze(model(family, "masked-lm"), frozen), batch)
+        expected_loss, expected = bfloat16_step(freeze(made(family, "masked-lm"), frozen), batch)
         assert gpu.launches["_foreach_copy_"] == 0
     assert loss == expected_loss and found.keys() == expected.keys()
     for name, gradient in found.items():
@@ -159,23 +138,23 @@ def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(home, 
     assert whole["curve"] == resumed["curve"]
 
 
-def test_the_readable_step_runs_there_too(model):
-    batch, made = batch_of("masked-lm", [3, 7, WIDTH]), model(BERT, "masked-lm")
-    expected = readable_loss(made, batch).item()
+def test_the_readable_step_runs_there_too(made):
+    batch, model = batch_of("masked-lm", [3, 7, WIDTH]), made(BERT, "masked-lm")
+    expected = readable_loss(model, batch).item()
     with emulated_device(), unchecked():
-        assert readable_loss(made.to("gpu"), batch).item() == pytest.approx(expected, abs=1e-6)
+        assert readable_loss(model.to("gpu"), batch).item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(frozen, model):
+def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(frozen, made):
     rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
-    made = model(BERT, "sequence-classification")
-    expected = predict_logits(made, rows)
+    model = made()
+    expected = predict_logits(model, rows)
     with emulated_device() as gpu:
-        made.to("gpu")
-        states = States.of(made, rows) if frozen else None
+        model.to("gpu")
+        states = States.of(model, rows) if frozen else None
         gpu.reset()
-        logits = states.logits(made) if states else predict_logits(made, rows, batch_tokens=2 * WIDTH)
+        logits = states.logits(model) if states else predict_logits(model, rows, batch_tokens=2 * WIDTH)
         assert len(gpu.waits) == (1 if frozen else 2)
     for ours, theirs in zip(logits, expected, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
@@ -193,17 +172,6 @@ def test_a_run_of_each_kind_has_the_losses_of_the_cpu(kind, home, tmp_path, monk
         KINDS[kind](home, out=tmp_path / "gpu", device="gpu", **how)
     found, expected = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("gpu", "cpu"))
     assert found["curve"] == pytest.approx(expected["curve"], abs=1e-4)
-
-
-def test_the_random_state_is_that_of_the_device_of_the_model():
-    with emulated_device() as gpu:
-        device = torch.device("gpu", 0)
-        states = SINGLE_PROCESS.random_states(device)
-        first = torch.rand(3, device="gpu").tolist()
-        assert torch.rand(3, device="gpu").tolist() != first
-        SINGLE_PROCESS.set_random_states(states, device)
-        assert torch.rand(3, device="gpu").tolist() == first
-        assert gpu.random.shape == states["random gpu"].shape
 
 
 def test_a_gpu_with_float16_and_no_bfloat16_trains_in_float32_and_says_so(monkeypatch):

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import compress
+from dataclasses import replace
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from support.models import Pair, assert_equal
-from support.training import pairs_of_texts, to_the_end, write_pairs
+from support.ranks import OwnTexts
+from support.training import Found, pairs_of_texts, write_pairs
 from support.words import state_vectors
 from torch import Tensor
 
@@ -21,11 +23,10 @@ from minibert.prediction.collate import ExampleBatch, collate
 from minibert.prediction.packed import packed_output
 from minibert.tasks.embedding import Embedding, TextRows, false_negatives
 from minibert.train import finetune
-from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
-from minibert.train.loop import one_step, readable_output, train
+from minibert.train.loop import readable_output
 from minibert.train.sentence_vectors import EmbeddingRun, VectorLoss
-from minibert.train.settings import FinetuneSettings, TrainSettings
+from minibert.train.settings import FinetuneSettings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its own imports
@@ -124,12 +125,6 @@ def test_what_rows_of_a_step_connect_is_no_negative(rows, negatives):
     assert list(map(sorted, negatives_of(rows))) == list(map(sorted, negatives))
 
 
-def test_without_texts_in_several_rows_all_others_are_negatives():
-    for C in (2, 3, 5):
-        excluded = false_negatives(torch.randperm(7 * C).reshape(7, C))
-        assert excluded.shape == (7, 7 * (C - 1)) and not excluded.any()
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # A step of several batches
 
@@ -139,36 +134,17 @@ def model_of(pair: Callable[..., Pair], **sizes: Any) -> SentenceVectors:
     return SentenceVectors(pair(**sizes).ours, "mean").double()
 
 
-def stepped(model: SentenceVectors, sizes: list[int], loss: Any, precision: str = "float32") -> dict[str, Tensor]:
-    """The gradients of one step on these batches, before they are clipped."""
-    examples, at, parts = pairs_of_texts(sum(sizes)), 0, []
-    for size in sizes:
-        parts.append(collate(examples[2 * at : 2 * (at + size)], range(at, at + size), 0, 2))
-        at += size
-        parts[-1].labels.pop("similarity")
-    settings = TrainSettings(clip=1e9, learning_rate=1e-9)
-    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], 0.0)
-    one_step(model, parts, optimizer, loss, settings, 1, SINGLE_PROCESS)
-    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+@pytest.mark.parametrize("output_of", [readable_output, packed_output])
+def test_batches_of_any_sizes_add_up_to_one_large_batch(output_of, pair):
+    model, rows = model_of(pair), [replace(row, labels={"numbers": row.labels["numbers"]}) for row in pairs_of_texts(9)]
 
+    def found(kind, ends):
+        parts = [collate(rows[2 * a : 2 * b], range(a, b), 0, 2) for a, b in pairwise(ends)]
+        return Found.of_step(kind(Embedding().step_loss, output_of), model, parts)
 
-class OwnTexts(VectorLoss):
-    """A mistake: each batch is compared only with itself."""
-
-    def of_step(self, *_: Any) -> VectorLoss:
-        return self
-
-
-def test_batches_of_any_sizes_add_up_to_one_large_batch(pair):
-    loss = VectorLoss(Embedding().step_loss, packed_output)
-    whole = stepped(model_of(pair), [9], loss)
-    parts = stepped(model_of(pair), [4, 1, 4], loss)
-    assert whole.keys() == parts.keys()
-    for name, one in whole.items():
-        torch.testing.assert_close(parts[name], one, rtol=1e-5, atol=1e-8)
-    wrong = stepped(model_of(pair), [4, 1, 4], OwnTexts(Embedding().step_loss, packed_output))
-    name = "encoder.embeddings.token.weight"
-    assert float((wrong[name] - whole[name]).abs().max()) > 0.01 * float(whole[name].abs().max())
+    whole = found(VectorLoss, [0, 9])
+    assert max(found(VectorLoss, [0, 4, 5, 9]).apart(whole).values()) < PACKED
+    assert max(found(OwnTexts, [0, 4, 5, 9]).apart(whole).values()) > 0.01  # a mistake
 
 
 def test_both_passes_of_a_step_have_the_same_dropout(pair, monkeypatch):
@@ -275,18 +251,6 @@ def test_text_alone_is_learned_by_reading_it_twice_with_other_dropout(folder, tm
     start = minibert.load(folder)
     weights = [encoder.layers[0].attention.query.weight.detach() for encoder in (model.encoder, start)]
     assert float((weights[0] - weights[1]).abs().max()) > 1e-4
-
-
-def test_the_packed_loop_ends_where_the_readable_one_does(pair):
-    ended = []
-    for output_of in (readable_output, packed_output):
-        model = model_of(pair, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        batches = Batches(pairs_of_texts(9), 4, 0, 0, choices=2)
-        how = TrainSettings(epochs=2, learning_rate=1e-4, accumulate=2)
-        to_the_end(train(model, batches, how, loss_of=VectorLoss(Embedding().step_loss, output_of)))
-        ended.append(model.state_dict())
-    for name, one in ended[0].items():
-        torch.testing.assert_close(ended[1][name], one, rtol=1e-5, atol=1e-7)
 
 
 # ---------------------------------------------------------------------------------------------------------------

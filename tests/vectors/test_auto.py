@@ -15,7 +15,6 @@ from support.words import as_before_2021, labelled, state_vectors, write_words_c
 import minibert
 from minibert import TextFeatures, embed
 from minibert.prediction.frozen import Classifier, train
-from minibert.utils import device
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
@@ -212,14 +211,3 @@ def test_identities_differ_by_what_is_resolved(stated):
     auto, same, other = (minibert.Embedder(stated, recipe).identity for recipe in recipes)
     assert auto == same != other
     assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
-
-
-def test_the_precision_that_was_really_chosen_is_named(stated, monkeypatch):
-    monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
-    assert minibert.Embedder(stated, device="cpu", precision="auto").description.endswith(
-        ", computed in float32 on cpu"
-    )
-    with pytest.warns(UserWarning, match="bfloat16"):
-        assert minibert.Embedder(stated, device="cpu", precision="bfloat16").description.endswith(
-            "computed in float32 on cpu"
-        )

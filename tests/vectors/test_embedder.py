@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -186,12 +187,6 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint):
     ("texts", "error", "message"),
     [
         (["a", "b", None], TypeError, r"row 2 .*None.*missing='empty'"),
-        (["a", float("nan")], TypeError, r"row 1 .*NaN.*missing='empty'"),
-        (["a", 3], TypeError, r"row 1 .*\bint\b"),
-        ([b"a"], TypeError, r"row 0 .*\bbytes\b"),
-        (b"a", TypeError, "bytes"),
-        ({"a": 1}, TypeError, "dict"),
-        (7, TypeError, "int"),
         ([("a", "b")], TypeError, r"row 0 .*\btuple\b.*pairs"),
         (np.array([["a", "b", "c"]]), TypeError, r"2 dimensions.*embed\(first, pairs=second\)|\b3 columns"),
         (["a", "\ud800"], ValueError, r"row 1 .*surrogate"),
@@ -232,34 +227,15 @@ def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(c
     assert len(caught) == 1
 
 
-def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(checkpoint, monkeypatch):
-    embedder, texts = minibert.Embedder(checkpoint), TEXTS * 11
-    monkeypatch.setattr(embedder, "vectors", lambda tokens, rows, progress: len(tokens.ids))
-    here = list(embedder.chunks(chunked(texts, 8), first=7))
-    monkeypatch.setattr(embedder.engine, "device", torch.device("meta"))
-    assert list(embedder.chunks(chunked(texts, 8), first=7)) == here
-    assert [portion.rows.start for portion in here] == [7, 15, 23, 31, 39, 47]
-    assert [ids for portion in here for ids in portion.tokens.ids] == embedder.tokenizer.ids(texts)
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "all": lambda weight: weight.detach().div_(2),
+    "a row, which torch does not count as a write": lambda weight: weight.data[7].div_(2),
+    "a column": lambda weight: weight.data[:, 7].div_(2),
+    "other memory": lambda weight: setattr(weight, "data", weight.data / 2),
+}
 
 
-def halve_a_row(weight: torch.Tensor) -> None:
-    weight.data[7] /= 2  # which torch does not count as a write
-
-
-def halve_a_column(weight: torch.Tensor) -> None:
-    weight.data[:, 7] /= 2
-
-
-@torch.no_grad()
-def halve(weight: torch.Tensor) -> None:
-    weight.div_(2)
-
-
-def reassign(weight: torch.Tensor) -> None:
-    weight.data = weight.data / 2
-
-
-@pytest.mark.parametrize("change", [halve, halve_a_row, halve_a_column, reassign])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("name", ["attention.query", "feed_forward.expand", "feed_forward.contract"])
 def test_an_encoder_is_prepared_once_until_its_weights_change(name, change, checkpoint):
     encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)

@@ -16,7 +16,6 @@ from support.engine import MIXED, RELATIVES, difference, random_encoder, random_
 from minibert import TextFeatures, embed
 from minibert.kernels import matmul
 from minibert.utils import device as device_module
-from minibert.utils.device import PendingCopy
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import embed_stream
@@ -61,11 +60,6 @@ def test_without_a_way_to_wait_copies_are_no_late_ones(gpu, monkeypatch):
         difference(Engine(random_encoder(), device="gpu").vectors(ROWS), Engine(random_encoder()).vectors(ROWS)) < 1e-5
     )
     assert not gpu.late
-
-
-def test_vectors_that_are_not_waited_for_are_found(gpu, monkeypatch):
-    monkeypatch.setattr(PendingCopy, "wait", lambda self: self.x)
-    assert np.isnan(Engine(random_encoder(), device="gpu").vectors(ROWS)).any()
 
 
 @pytest.mark.usefixtures("bfloat16")
@@ -128,23 +122,6 @@ def test_parity_refuses_float32_that_is_rounded_further(folder, run, monkeypatch
     assert "float32 products on gpu" in error and "('highest')" in error
     monkeypatch.setattr(matmul, "is_right", lambda *given: False)
     assert "float32 products on cpu" in run("parity", folder, status=2)
-
-
-def test_where_memory_runs_out_batches_become_smaller(gpu):
-    encoder, recipe = random_encoder(), Recipe("cls", batch_tokens=10**6)
-    engine = Engine(encoder, device="gpu")
-    gpu.reset()
-    gpu.memory = 3 * 64 * sum(MIXED) // 4  # three quarters of the feed-forward values of all texts
-    found = engine.vectors(ROWS, recipe)
-    assert len(gpu.waits) > 1
-    assert difference(found, Engine(encoder).vectors(ROWS, recipe)) < 1e-5
-
-
-def test_a_text_that_no_batch_can_hold_ends_with_the_error_of_the_device(gpu):
-    engine = Engine(random_encoder(), device="gpu")
-    gpu.memory = 64 * 32
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.vectors([[1] * 64])
 
 
 def test_every_public_way_to_vectors_runs_on_the_device(folder, gpu, tmp_path):

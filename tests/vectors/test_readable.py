@@ -77,15 +77,6 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand():
         assert np.abs(X - expected).max() <= TOLERANCE, settings
 
 
-def test_rows_come_back_in_the_order_of_the_texts(small):
-    lengths = [int(length) for length in torch.randperm(60) + 1]
-    rows = [[length] * length for length in lengths]  # the first token, and so its embedding, is the length
-    X = vectors(small, rows, layers=0, batch_tokens=100)
-    expected = vectors(small, [[length] for length in lengths], layers=0)  # all of one length: nothing to reorder
-    np.testing.assert_allclose(X, expected, atol=1e-6)
-    assert np.abs(X[1:] - X[:-1]).max(axis=1).min() > 0.01  # two rows exchanged would be seen
-
-
 def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(small, ids):
     expected = vectors(small, ids[:3])
     small.train()

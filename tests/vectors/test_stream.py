@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from support.damage import copies_of, flip
 from support.words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
@@ -86,15 +87,12 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path)
     ("change", "error", "message"),
     [
         ({"texts": [*TEXTS[:20], None]}, TypeError, "row 20 "),
-        ({"texts": [*TEXTS[:20], 3]}, TypeError, "row 20 "),
         ({"texts": [*TEXTS[:20], "\ud800"]}, ValueError, "row 20 "),
         ({"texts": [*TEXTS[:13], "good " * 40], "long": "error"}, ValueError, r"row 13 .*42 tokens"),
         ({"texts": "film"}, TypeError, r"\bstr\b"),
         ({"dtype": "int8"}, ValueError, r"dtype is 'int8'.*float32, float16"),
-        ({"pooling": "best"}, ValueError, "pooling is 'best'"),
         ({"layers": (9,)}, ValueError, r"layers .* 9\b"),
         ({"device": "cuda"}, ValueError, "1 cpu, 0 cuda"),
-        ({"device": "gpu"}, ValueError, r"device 'gpu'.*1 cpu"),
     ],
 )
 def test_a_wrong_text_or_setting_is_refused(checkpoint, tmp_path, change, error, message):
@@ -226,47 +224,25 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     np.savez(path, **content)
 
 
-def with_bit_flipped(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 4
-    path.write_bytes(content)
-
-
-def object_array(path: Path) -> None:
-    np.savez(path, vectors=np.array([{}]), hashes="", checksum="", stats=np.zeros(9, int))
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "too few rows": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:5])),
     "too few rows, as its stats say": lambda path: rewritten(
         path, lambda part: part.update(vectors=part["vectors"][:5], stats=np.array([5, *part["stats"][1:]]))
     ),
-    "too narrow": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:, 1:])),
     "another dtype": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"].astype("f2"))),
-    "counts that are no integers": lambda path: rewritten(
-        path, lambda part: part.update(stats=np.array([8.0, *[np.nan] * 8]))
-    ),
-    "a count of 10^18": lambda path: rewritten(path, lambda part: part.update(stats=np.array([10**18]))),
+    "counts that are no integers": lambda path: rewritten(path, lambda part: part.update(stats=np.array([np.nan] * 9))),
     "vectors of strings": lambda path: rewritten(path, lambda part: part.update(vectors=np.array(["x"]))),
+    "a pickle": lambda path: rewritten(path, lambda part: part.update(vectors=np.array([{}]))),
     "no hash": lambda path: rewritten(path, lambda part: part.pop("hashes")),
     "of a version without a checksum": lambda path: rewritten(path, lambda part: part.pop("checksum")),
-    "zeros": lambda path: rewritten(path, lambda part: part["vectors"].fill(0)),
     "NaN": lambda path: rewritten(path, lambda part: part["vectors"].fill(np.nan)),
     "another count of tokens": lambda path: rewritten(path, lambda part: np.add.at(part["stats"], 1, 1)),
-    "vectors of the part before": lambda path: rewritten(
-        path, lambda part: part.update(vectors=np.load(path.with_name("part-0.npz"))["vectors"])
-    ),
     "the part before": lambda path: shutil.copy(path.with_name("part-0.npz"), path),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
-    "no stats": lambda path: rewritten(path, lambda part: part.pop("stats")),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "empty": lambda path: path.write_bytes(b""),
-    "junk": lambda path: path.write_bytes(b"junk" * 999),
     "a numpy file": lambda path: path.write_bytes(NPY_START),
-    "a bit of a vector": lambda path: with_bit_flipped(path, 400),
-    "a bit at the end": lambda path: with_bit_flipped(path, -30),
-    "a pickle": object_array,
+    "a bit of a vector": lambda path: flip(path, 400),
 }
 
 
@@ -293,7 +269,7 @@ def test_a_damaged_part_is_named_and_only_it_is_computed_again(damage, interrupt
 def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other_parts(checkpoint, tmp_path, computed):
     def texts():
         yield from TEXTS
-        with_bit_flipped(tmp_path / FOLDER / "part-1.npz", 400)
+        flip(tmp_path / FOLDER / "part-1.npz", 400)
 
     with pytest.raises(RuntimeError, match=rf"{FOLDER}/part-1\.npz.*damaged"):
         embed_stream(texts(), tmp_path / "x.npy", checkpoint, part_rows=PART)
@@ -380,37 +356,16 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
 # -- killed
 
 
-def every_state(checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files on disk before and after each rename and removal of a run, as a kill there would leave them."""
-    states = []
-    live = folder / "live"
-    live.mkdir()
-
-    def watched(step):
-        def run(*given, **more):
-            states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
-            result = step(*given, **more)
-            states.append(Path(shutil.copytree(live, folder / f"state {len(states)}")))
-            return result
-
-        return run
-
-    with monkeypatch.context() as patch:
-        for name in ("replace", "unlink"):
-            patch.setattr(os, name, watched(getattr(os, name)))
-        embed_stream(TEXTS[:21], live / "x.npy", checkpoint, part_rows=PART)
-    return states
-
-
-def test_a_kill_at_any_step_changes_no_bit_and_costs_one_part(checkpoint, tmp_path, monkeypatch, computed):
-    states = every_state(checkpoint, tmp_path, monkeypatch)
-    whole, kept = (tmp_path / "live" / "x.npy").read_bytes(), set()
-    for state in states:
+def test_a_kill_at_any_step_changes_no_bit_and_costs_one_part(checkpoint, tmp_path, computed):
+    live, kept = tmp_path / "live" / "x.npy", set()
+    live.parent.mkdir()
+    how = {"model": checkpoint, "part_rows": PART, "overwrite": True}
+    for state in copies_of(live.parent, tmp_path, lambda: embed_stream(TEXTS[:21], live, **how)):
         missing = [rows for name, rows in zip(PARTS, [8, 8, 5], strict=True) if not (state / FOLDER / name).exists()]
         computed.clear()
-        embed_stream(TEXTS[:21], state / "x.npy", checkpoint, part_rows=PART, overwrite=True)
+        embed_stream(TEXTS[:21], state / "x.npy", **how)
         assert [name for name in names(state) if not name.startswith(".")] == ["x.npy"]  # but for torn temporary files
-        assert (state / "x.npy").read_bytes() == whole
+        assert (state / "x.npy").read_bytes() == live.read_bytes()
         assert computed == missing  # nothing twice
         kept.add(3 - len(missing))
     assert kept == {0, 1, 2, 3}
