@@ -68,12 +68,12 @@ class VectorLoss(Loss):
             states.append(random_states(model.device))
             with torch.no_grad(), autocast(model.device, precision):
                 own.append(self.vectors(model, batch))
-        own = [
+        counted = [
             None if batch.idle else move(rows, torch.device("cpu")) for batch, rows in zip(batches, own, strict=True)
         ]
         everywhere = {
             (rank, number): move(rows, model.device)
-            for rank, of_rank in enumerate(context.gather(own))
+            for rank, of_rank in enumerate(context.gather(counted))
             for number, rows in enumerate(of_rank)
             if rows is not None
         }

@@ -1,4 +1,7 @@
-"""The arithmetic of int8: exact integer products, quantization within half a step, smoothing and zero points."""
+"""The arithmetic of int8: quantization within half a step, products within its rounding, smoothing and zero points.
+
+That the products are exact integers is what is_exact finds on each machine, see vectors/test_int8.py.
+"""
 
 import pytest
 import torch
@@ -9,7 +12,6 @@ from torch import nn
 
 from minibert.kernels.int8 import (
     HIGHEST,
-    HIGHEST_WEIGHT,
     SMOOTHING,
     Int8Linear,
     Quantization,
@@ -17,21 +19,6 @@ from minibert.kernels.int8 import (
     smoothing,
 )
 from minibert.kernels.matmul import linear_of
-
-
-@EXACT
-@pytest.mark.parametrize("tokens", [1, 67])
-@pytest.mark.parametrize(("channels", "outputs"), [(384, 1536), (3072, 768), (31, 7)])
-@torch.inference_mode()
-def test_int8_products_are_the_exact_integers(tokens, channels, outputs):
-    random = torch.Generator().manual_seed(channels)
-    x = torch.randint(0, HIGHEST + 1, (tokens, channels), generator=random).to(torch.uint8)
-    weight = torch.randint(-HIGHEST_WEIGHT, HIGHEST_WEIGHT + 1, (outputs, channels), generator=random)
-    x[0], x[-1], weight[0], weight[:, 0] = 0, HIGHEST, HIGHEST_WEIGHT, HIGHEST_WEIGHT  # the largest sums; all scales 1
-    layer = Int8Linear([linear_of(weight.float(), torch.zeros(outputs))], Quantization())
-    exact, largest = (x.long() - 128) @ weight.T, x.long() @ weight.abs().T
-    last_digit = torch.where(largest < 2**24, 0, largest * torch.finfo(torch.float32).eps)  # of float32
-    assert bool(((layer.multiply((x, torch.ones(tokens, 1))) - exact).abs() <= last_digit).all())
 
 
 @settings(max_examples=50)

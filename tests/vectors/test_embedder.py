@@ -104,9 +104,12 @@ def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked
 
 
 def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder):
-    identity = minibert.Embedder(folder, minibert.Recipe("mean", (0, -1))).identity
-    assert json.loads(json.dumps(identity)) == identity
-    assert list(identity.items())[2:] == [
+    def identity(**changes):
+        return minibert.Embedder(folder, **{"pooling": "mean", "layers": (0, -1)} | changes).identity
+
+    found = identity()
+    assert json.loads(json.dumps(found)) == found
+    assert list(found.items())[2:] == [
         ("max_length", 20),
         ("pooling", "mean"),
         ("layers", [0, 2]),
@@ -115,18 +118,9 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder):
         ("long", "cut"),
         ("stride", None),
     ]
-    same = [
-        minibert.Recipe("mean", (-3, 2)),
-        minibert.Recipe("mean", (0, -1), batch_tokens=7),
-        minibert.Recipe("mean", (0, -1), missing="empty"),
-    ]
-    assert all(minibert.Embedder(folder, recipe).identity == identity for recipe in same)
-    other = [
-        minibert.Recipe("max", (0, -1)),
-        minibert.Recipe("mean"),
-        minibert.Recipe("mean", (0, -1), long="error"),
-    ]
-    assert all(minibert.Embedder(folder, recipe).identity != identity for recipe in other)
+    assert identity(layers=(-3, 2)) == identity(batch_tokens=7) == identity(missing="empty") == found
+    for other in ({"pooling": "max"}, {"layers": -1}, {"long": "error"}):
+        assert identity(**other) != found
 
 
 def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle_refuses(folder):

@@ -32,22 +32,7 @@ connect = sqlite3.connect
 
 
 def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting():
-    settings = {
-        "model": "no-such-checkpoint",
-        "pooling": "?",
-        "layers": [99],
-        "combine": "?",
-        "precision": "?",
-        "device": "?",
-        "batch_tokens": -5,
-        "long": "?",
-        "stride": -5,
-        "cache": 3,
-        "missing": "?",
-        "normalize": "?",
-        "max_length": "?",
-        "dimensions": "?",
-    }
+    settings = {name: f"no {name}" for name in minibert.TextFeatures().get_params()}
     estimator = minibert.TextFeatures(**settings)
     assert estimator.get_params() == settings
     assert clone(estimator).get_params() == settings

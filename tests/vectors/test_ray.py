@@ -228,12 +228,10 @@ def test_workers_leave_a_core_for_those_that_read(running, monkeypatch):
     two_gpus = [{"CPU": 8, "GPU": 2}]
     for given, expected in (
         (([{"CPU": 1}],), (1, 1, 0.0, 0)),
-        (([{"CPU": 2}],), (2, 1, 0.5, 0)),
         (([{"CPU": 2}], "auto"), (2, 1, 0.5, 0)),
         (([{"CPU": 2}], "cpu", None, 1), (1, 2, 1.0, 0)),
         (([{"CPU": 8}, {"CPU": 8}, {"CPU": 0}],), (16, 1, 0.875, 0)),
         (([{"CPU": 8}, {"CPU": 4}], "cpu", 3), (3, 4, 3.0, 0)),
-        ((two_gpus, "cuda"), (2, 4, 3.5, 1)),
         ((two_gpus, "auto"), (2, 4, 3.5, 1)),
         ((two_gpus, "auto", 3), (3, 2, 1.75, 0.5)),  # a fraction of a GPU each
     ):
