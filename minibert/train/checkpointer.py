@@ -186,15 +186,15 @@ class Checkpointer:
         tensors |= {name: torch.tensor(values, dtype=torch.float64) for name, values in curves.items()}
         kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best", "scores")}
         path = self.folder / f"state-{progress.step:08d}.safetensors"
-        self.write(path, tensors, device_of(model), json.dumps(kept))
+        self.write(path, tensors, json.dumps(kept))
         self.saved = time.monotonic()
 
-    def write(self, path: Path, tensors: dict[str, Tensor], device: torch.device, progress: str = "") -> None:
+    def write(self, path: Path, tensors: dict[str, Tensor], progress: str = "") -> None:
         """Write a file at the main process: at once from a CPU; from a GPU by a thread, after its tensors are copied.
 
         A file is written after those before it.
         """
-        in_thread = device.type != "cpu"
+        in_thread = not all(tensor.is_cpu for tensor in tensors.values())
         copied = {name: tensor.cpu() for name, tensor in tensors.items()} if in_thread else tensors
 
         def write() -> None:
@@ -218,7 +218,7 @@ class Checkpointer:
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
         tensors = {name: parameter.detach() for name, parameter in trained_parameters(model)}
-        self.write(self.folder / BEST, tensors, device_of(model))
+        self.write(self.folder / BEST, tensors)
 
     def load_best(self, model: nn.Module) -> None:
         """Restore the weights that save_best saved. Raises ValueError if they are damaged."""

@@ -36,7 +36,7 @@ from minibert.utils.settings import with_settings
 from minibert.utils.wording import advice, named
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine
-from minibert.vectors.loading import LoadedCheckpoint, engine_of, files_in, load_checkpoint, samples, shared_tokenizer
+from minibert.vectors.loading import LoadedCheckpoint, engine_of, files_in, load_checkpoint, shared_tokenizer
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -164,9 +164,7 @@ class Embedder(Habits):
     def engine(self) -> Engine:
         """The engine that computes. Raises ValueError for other weights or another tokenizer than a pickle's."""
         if isinstance(self.model, Encoder):
-            if self.recipe.precision == "int8":
-                return Engine(self.model, "int8", samples=samples(self.tokenizer, "int8"))
-            return engine_of(self.model, self.recipe.precision)
+            return engine_of(self.model, self.recipe.precision, self.tokenizer)
         if self.expected is not None and self.hashes != self.expected:
             raise ValueError(
                 f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "

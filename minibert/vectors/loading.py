@@ -50,22 +50,24 @@ def files_in(folder: Path) -> Files:
 ENGINES: WeakKeyDictionary[Encoder, tuple[Any, Engine]] = WeakKeyDictionary()  # the last engine of each
 
 
-def engine_of(encoder: Encoder, precision: str) -> Engine:
+def engine_of(encoder: Encoder, precision: str, tokenizer: Tokenizer) -> Engine:
     """Return the engine of an encoder in memory, the same one until its weights change.
 
+    tokenizer: of the texts that calibrate int8.
     Building an engine reads all weights, and so would comparing them. Their addresses and torch's counts of writes show
     a change; one number per row and column shows a write through `.data`, which torch does not count.
     """
+    texts = samples(tokenizer, precision)
     parameters = list(encoder.parameters())
     if any(weights.is_inference() for weights in parameters):  # torch does not count their writes
-        return Engine(encoder, precision)
+        return Engine(encoder, precision, samples=texts)
     places = [(weights.data_ptr(), weights._version, weights.dtype, weights.shape) for weights in parameters]
     sampled = torch.cat([spread_numbers(weights.detach()) for weights in parameters]).nan_to_num()
-    now = (precision, encoder.config, encoder.pooler is None, places)
+    now = (precision, texts, encoder.config, encoder.pooler is None, places)
     known = ENGINES.get(encoder)
     if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):
         return known[1]
-    ENGINES[encoder] = (now, sampled), Engine(encoder, precision)
+    ENGINES[encoder] = (now, sampled), Engine(encoder, precision, samples=texts)
     return ENGINES[encoder][1]
 
 
@@ -79,10 +81,8 @@ def spread_numbers(weights: torch.Tensor) -> torch.Tensor:
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
 def load_checkpoint(checkpoint: Checkpoint, files: Files, device: str, precision: str) -> LoadedCheckpoint:
     """Load a checkpoint once per process, and again if the files in its folder have changed."""
-    tokenizer = shared_tokenizer(checkpoint, files, None)
-    encoder = load(checkpoint, device=device)
-    engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
-    del encoder
+    texts = samples(shared_tokenizer(checkpoint, files, None), precision)
+    engine = Engine(load(checkpoint, device=device), precision, keep_encoder=False, samples=texts)
     release_memory()  # of the weights as they were before the engine changed their form
     return LoadedCheckpoint(engine, checkpoint, files)
 
