@@ -259,6 +259,7 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder, monkeypatch):
         ("x.tsv", b"\nsentence\tlabel\n", 1, r"line 2\b.*header.*'sentence'"),
         ("x.tsv", b"a\t1\n", 0, r"line 1\b.*'0'"),
         ("x.jsonl", b'{"text": "a"}\n{"text": null}', None, r"line 2\b.*None.*'text'"),
+        ("x.jsonl", b'{"text": "a"}\n{"x": ' + b"[" * 900 + b"]" * 900 + b"}", None, r"line 2\b.*nested more than 100"),
         ("x.jsonl", b'{"text": 3.5}', "text", r"line 1\b.*3\.5.*'text'"),
         ("x.jsonl", b'{"text": true}', None, r"line 1\b.*True.*'text'"),
         ("x.jsonl", b'{"text": ["a"]}', None, r"line 1\b.*\['a'\].*'text'"),
