@@ -59,6 +59,7 @@ ELSEWHERE = {
     "2_through_the_encoder.ipynb": {
         "the largest float32": "3.4e38",
         "its logarithm": "88.7",
+        "a run outside the notebook": "0.80",
     },
     "3_wordpiece.ipynb": {
         "Devlin et al. 2018, section 3": "30,000",
