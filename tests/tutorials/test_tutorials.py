@@ -49,7 +49,7 @@ FIGURE = re.compile(
     r"(?![\w,]*\d)(?: ?%)?|(?<![\w.,])\d+ ?%"
 )
 NUMBER = re.compile(r"\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?")
-LONGEST = 30  # lines of a code cell
+LONGEST_CELL = 30  # lines of a code cell
 NEAR = 6  # cells before and after a paragraph, in which its figures must stand
 # Figures that the notebook does not compute near by, by where they are from.
 ELSEWHERE = {
@@ -211,13 +211,13 @@ STATED = {  # on the course page, by notebook: minutes
         r"(?m)^\| (\d+) \| \[.+?\) \| (\d+) \|", (TUTORIALS / "README.md").read_text("utf-8")
     )
 }
-LONGEST = 90  # minutes of a session
+LONGEST_SESSION = 90  # minutes of a session
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_takes_the_minutes_that_the_course_page_states(path: Path) -> None:
     minutes = reading_minutes([cell for cell in cells_of(path) if cell["id"] not in QUIZ_CELLS])
-    assert STATED[int(path.name.partition("_")[0])] == 5 * round(minutes / 5) and minutes < LONGEST, minutes
+    assert STATED[int(path.name.partition("_")[0])] == 5 * round(minutes / 5) and minutes < LONGEST_SESSION, minutes
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
@@ -260,7 +260,7 @@ def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path:
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_no_cell_is_longer_than_thirty_lines(path: Path) -> None:
     code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
-    assert [cell["id"] for cell in code if len(cell["source"].splitlines()) > LONGEST] == []
+    assert [cell["id"] for cell in code if len(cell["source"].splitlines()) > LONGEST_CELL] == []
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
