@@ -115,7 +115,7 @@ def evaluate_any(args: Arguments) -> Figures:
         args.data,
         args.vectors or "similarity",
         args.folder,
-        columns=[None if name is None else str(name) for name in (args.text, args.pair, args.label)],
+        columns=(args.text, args.pair, args.label),
         files=FileSettings(**{name: value for name, value in files.items() if value is not None}),
         recipe=read_options(args, Recipe, missing="error"),
         device=args.device,
