@@ -69,19 +69,10 @@ def test_of_pairs_the_better_text_comes_first(run, model, tmp_path):
     [
         (["a film", "--pairs"], r"row 0\b"),
         (["--file", "{folder}/in.csv", "--pairs"], "--pairs"),
-        (["--file", "{folder}/in.csv", "a film"], "--file"),
         (["a film", "--text", "body"], r"--text .*--file"),
-        (["a film", "--precision", "int8"], r"'int8'.*'windows'"),
-        (["a film", "--out", "x.txt"], ".tsv"),
-        (["a film", "--model", "{folder}/none"], "none"),
     ],
 )
 def test_what_has_no_score_is_refused(argv, message, run, model, tmp_path):
     (tmp_path / "in.csv").write_text("right,wrong\na,b\n")
     given = [argument.format(folder=tmp_path) for argument in argv]
     assert re.search(message, run("score", "--model", model, *given, status=2))
-
-
-def test_the_row_in_an_error_counts_all_rows_of_a_file(run, model, tmp_path):
-    (tmp_path / "in.txt").write_text("a film\n" * 70 + "a [MASK]\n")
-    assert "row 70" in run("score", "--file", tmp_path / "in.txt", "--model", model, status=2)
