@@ -82,7 +82,6 @@ ONE = Questions([asked("Rome")])
         (lambda: Answering().labels_of(Questions([asked()], known=False)), r"\b1 questions"),
         (lambda: Answering().labels_of(Questions([asked()] * 2, unanswerable=True)), r"\b2 questions"),
         (lambda: Answering().from_texts(["why?"]), "second texts"),
-        (lambda: Answering().from_texts(["why?"], ["a", "b"]), r"\b1 text\b.* 2 pairs"),
         (lambda: answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x"), "answers"),
     ],
 )

@@ -1,7 +1,6 @@
 """Multiple choice: questions are read, each choice is scored as a pair, the best one is the prediction."""
 
 import csv
-import gzip
 import io
 import json
 import math
@@ -33,11 +32,9 @@ def write(path: Path, content: str) -> Path:
 # -- reading
 
 
-def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_input(tmp_path, monkeypatch):
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines(SKY, SEA).encode()))
+def test_questions_are_read_from_lines_and_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(SKY, SEA).encode())))
-    array = write(tmp_path / "x.json", json.dumps([SKY, SEA]))
-    for path in (write(tmp_path / "x.jsonl", lines(SKY, SEA)), array, tmp_path / "x.jsonl.gz", "-"):
+    for path in (write(tmp_path / "x.jsonl", lines(SKY, SEA)), "-"):
         first, second = TASK.read(path)
         assert first == ChoiceQuestion("the film", ("good", "bad", "the play"), 2)
         assert (second.label, second.context) == (1, "the book very good")
@@ -54,14 +51,12 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         ({"choices": ["a", "b"], "label": 0}, "'question'"),
         ({"question": "a", "label": 0}, "'choices'"),
         (SKY | {"choices": "good"}, "'good'"),
-        (SKY | {"choices": ["good"], "label": 0}, "2 choices"),
         (SKY | {"choices": ["good", 3, "x"]}, "int found"),
         (SKY | {"choices": ["good", " "], "label": 0}, "2 choices"),
         (SKY | {"choices": ["good", "x", "\ud800"]}, "surrogate"),
         (SKY | {"context": 7}, "int found"),
         (SKY | {"label": 3}, r"label 3\b"),
         (SKY | {"label": True}, "label True"),
-        (SKY | {"label": 1.0}, r"label 1\.0"),
         (SKY | {"label": "2"}, "label '2'"),
         (SKY | {"choices": ["x", "x", "y"], "label": "x"}, "label 'x'"),
     ],

@@ -246,7 +246,6 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
     ("text", "model", "settings", "error", "message"),
     [
         ("", "folder", {}, ValueError, r"\b0 \[MASK\], 0\b"),
-        ("the cat [mask]", "folder", {}, ValueError, r"\b0 \[MASK\], 0\b"),
         (
             f"a [MASK] {'cat ' * 38}[MASK]",
             "folder",
@@ -255,7 +254,6 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
             r"\b2 \[MASK\], 1 .* 32 tokens",
         ),
         (TEXT, "folder", {"top_k": 0}, ValueError, r"top_k is 0\b.* 1 to 30522"),
-        (TEXT, "folder", {"top_k": -1}, ValueError, "top_k is -1"),
         (TEXT, "folder", {"top_k": 30523}, ValueError, "top_k is 30523"),
         (TEXT, "fresh", {"tokenizer": MINILM}, ValueError, "never trained"),
         ([TEXT], "folder", {}, TypeError, r"\bstr\b"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.sparse import coo_array, csr_matrix
+from scipy.sparse import coo_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import LabelEncoder, MultiLabelBinarizer
@@ -48,13 +48,11 @@ PRINTED: list[Any] = [[0, 1, 1], [0.0, 1.0], [True, False], ["plot", "cast"], ["
         np.array([*CLASSES] * 2) - 20,
         [float(number) for number in CLASSES] * 2,
         [True, False] * 2,
-        [str(number) for number in CLASSES] * 2,
         np.array([str(number) for number in CLASSES] * 2),
         ["b", "a", "B", "ä"] * 2,
         pd.Series([*CLASSES] * 2, dtype="Int64"),
         pd.Series([*CLASSES] * 2, dtype="category"),
     ],
-    ids=["int", "uint8", "negative", "float", "bool", "text", "array of text", "letters", "Int64", "category"],
 )
 def test_classes_from_python_are_in_the_order_of_scikit_learn(labels):
     theirs = LabelEncoder().fit(np.asarray(labels)).classes_.tolist()
@@ -110,14 +108,11 @@ def test_a_confusion_matrix_has_the_order_of_the_labels_and_classes_that_dev_lac
         MATRIX.astype(bool),
         MATRIX.astype(np.float32),
         MATRIX.tolist(),
-        MATRIX.astype(bool).tolist(),
         list(MATRIX.astype(float)),
         [tuple(row) for row in MATRIX.tolist()],
-        csr_matrix(MATRIX),
         coo_array(MATRIX),
         pd.DataFrame(MATRIX, columns=["x", "y", "z"]),
         pd.Series(list(MATRIX), index=[5, 9]),
-        pd.Series(MATRIX.tolist()),
         ["[0, 1, 1]", "[0, 0, 1]"],
         ["0|1|1", "0|0|1"],
     ],

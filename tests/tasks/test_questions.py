@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib
 import json
 import warnings
 from pathlib import Path
@@ -133,17 +132,9 @@ ROWS: list[dict[str, Any]] = [
 EXPECTED = [(gold("Rome"), gold("Ann")), ()]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json", "a.jsonl.gz", "a.parquet"])
-def test_rows_of_hugging_face_are_read(tmp_path, name):
-    path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in ROWS)
-    if name == "a.parquet":
-        arrow = pytest.importorskip("pyarrow")
-        importlib.import_module("pyarrow.parquet").write_table(arrow.Table.from_pylist(ROWS), path)
-    elif name.endswith(".json"):
-        path.write_text(json.dumps(ROWS if name == "a.json" else {"data": ROWS}))
-    else:
-        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
-    data = Answering().read(path)
+@pytest.mark.parametrize("content", [ROWS, {"data": ROWS}], ids=["array", "object"])
+def test_rows_of_hugging_face_are_read(tmp_path, content):
+    data = Answering().read(written(tmp_path, content))
     assert [row.answers for row in data.rows] == EXPECTED
     assert {(row.question, row.context) for row in data.rows} == {("Where?", PASSAGE)}
     assert data.unanswerable

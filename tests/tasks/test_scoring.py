@@ -149,7 +149,6 @@ def test_on_a_gpu_the_scores_are_those_of_the_cpu(bert):
         (["a"], {"precision": "int8"}, ValueError, r"'int8'.*'windows'"),
         (["a"], {"long": "windows"}, ValueError, r"'int8'.*'windows'"),
         (["a"], {"batch_tokens": 0}, ValueError, "batch_tokens is 0"),
-        (["a"], {"color": "red"}, TypeError, "color"),
     ],
 )
 def test_what_has_no_score_is_refused(texts, settings, error, message, bert):

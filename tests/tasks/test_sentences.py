@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -218,17 +217,8 @@ def objects(words: str, tags: str, given: Any = ANN[1]) -> list[dict[str, Any]]:
         ),
     ],
 )
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet", "a.data"])
-def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path, rows, how, name):
-    path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in rows)
-    if name == "a.parquet":
-        arrow = pytest.importorskip("pyarrow")
-        importlib.import_module("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
-    elif name == "a.json":
-        path.write_text(json.dumps(rows))
-    else:
-        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
-    data = Tagging(format="jsonl" if name == "a.data" else None, **how).read(path)
+def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path, rows, how):
+    data = read(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.data", format="jsonl", **how)
     assert (data.words, data.tags) == ANN
 
 
