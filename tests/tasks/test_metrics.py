@@ -83,11 +83,9 @@ def test_scores_are_the_official_ones(answer, golds, unanswerable):
 @pytest.mark.parametrize(
     ("said", "right", "unanswerable", "expected"),
     [
-        ("The cat!", "cat", False, (1.0, 1.0)),
         ("cat", "the black cat", False, (0.0, 2 / 3)),
         ("", "the", False, (1.0, 0.0)),  # as the script of 1.1 has it
         ("", "the", True, (1.0, 1.0)),
-        ("cat", "the", True, (0.0, 0.0)),
         ("the", "cat", True, (0.0, 0.0)),
     ],
 )
