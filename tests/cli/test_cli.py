@@ -138,19 +138,22 @@ def test_a_download_without_a_network_has_status_1(run):
 
 
 @pytest.mark.parametrize(
-    ("argv", "package"),
-    [
-        (["predict", "no/such", "a text", "--out", "out.parquet"], "pyarrow"),
-        (["embed", "no/such/*.txt", "--out", "out", "--engine", "ray"], "ray"),
-        (["export", "no/such", "--out", "model.onnx"], "onnxscript"),
-        (["trace", "a text", "--png", "a.png", "--model", "all-MiniLM-L6-v2"], "matplotlib"),
-        (["parity"], "transformers"),
-        (["bench"], "transformers"),
-        (["bench", "--train"], "accelerate"),
-        (["serve"], "uvicorn"),
-    ],
+    "command_and_package",
+    """
+predict no/such text --out out.parquet          | pyarrow
+embed no/such/*.txt --out out --engine ray      | ray
+export no/such --out model.onnx                 | onnxscript
+trace text --png a.png --model all-MiniLM-L6-v2 | matplotlib
+parity                                          | transformers
+bench                                           | transformers
+bench --train                                   | accelerate
+serve                                           | uvicorn
+""".strip().splitlines(),
 )
-def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(run, argv, package, monkeypatch):
+def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
+    run, command_and_package, monkeypatch
+):
+    *argv, _, package = command_and_package.split()
     monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert re.search(f"needs {package}: .*pip install", complaint(run(*argv), 1))

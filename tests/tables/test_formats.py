@@ -122,20 +122,18 @@ def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "column"),
+    ("content", "column", "texts"),
     [
-        ("text\nGut; danke\n", None),
-        ("review\nGut; danke\nSchlecht\n", None),
-        ('review\n"Gut, danke"\n"Na; ja"\n', "review"),
-        ('"Gut; danke"\nSchlecht\n', "1"),
-        ("Gut; danke; sehr\nSchlecht\n", "1"),
+        ("text\nGut; danke\n", None, ["Gut; danke"]),
+        ('review\n"Gut, danke"\n"Na; ja"\n', "review", ["Gut, danke", "Na; ja"]),
+        ('"Gut; danke"\nSchlecht\n', "1", ["Gut; danke", "Schlecht"]),
+        ("Gut; danke; sehr\nSchlecht\n", "1", ["Gut; danke; sehr", "Schlecht"]),
     ],
 )
-def test_one_column_needs_no_delimiter(tmp_path, content, column):
+def test_one_column_needs_no_delimiter(tmp_path, content, column, texts):
     (tmp_path / "x.csv").write_text(content)
-    with Table(tmp_path / "x.csv", [Column("text", column)]) as file:
-        texts = [text for (text,) in file.rows()]
-    assert texts == [row[0] for row in csv.reader(io.StringIO(content))][column != "1" :]
+    with TextFile(tmp_path / "x.csv", column) as file:
+        assert list(file) == texts
 
 
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path):
@@ -156,9 +154,9 @@ def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp
     with (
         pytest.warns(UserWarning, match="';'"),
         pytest.raises(ValueError, match=r"sentence or text.*'Bewertung', 'Note'"),
-        Table(tmp_path / "x.csv", [Column("column")]) as file,
+        TextFile(tmp_path / "x.csv") as file,
     ):
-        list(file.rows())
+        list(file)
 
 
 # -- encodings
@@ -175,8 +173,8 @@ def test_a_table_of_excel_is_read_in_its_encoding(tmp_path, name, encoding):
 def test_every_format_has_an_encoding(tmp_path, format):
     text = {"txt": "schön\n", "jsonl": '{"text": "schön"}\n', "json": '["schön"]'}[format]
     (tmp_path / "x").write_bytes(text.encode("cp1252"))
-    with Table(tmp_path / "x", [Column("text")], FileSettings(format=format, encoding="cp1252")) as file:
-        assert list(file.rows()) == [("schön",)]
+    with TextFile(tmp_path / "x", format=format, encoding="cp1252") as file:
+        assert list(file) == ["schön"]
 
 
 # -- missing texts, and names

@@ -23,6 +23,7 @@ from minibert.tasks.base import Example
 from minibert.tasks.masked_text import Corpus, MaskedText, fill_mask, fill_text
 from minibert.text.masking import unmasked
 from minibert.text.tokenized import UnknownTokensWarning
+from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun
@@ -120,12 +121,13 @@ def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
 # -- measured
 
 
+def opened(folder: Path) -> tuple[Head, Tokenizer]:
+    return minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder)
+
+
 def test_figures_are_those_of_the_readable_logits(folders, corpus):
-    model, tokenizer, data = (
-        minibert.load(folders["bert"], head="masked-lm"),
-        minibert.load_tokenizer(folders["bert"]),
-        TASK.read(corpus),
-    )
+    model, tokenizer = opened(folders["bert"])
+    data = TASK.read(corpus)
     encoded = TASK.encode(data, tokenizer, [], 16)
     figures = TASK.measure(predict_logits(model, encoded, keep=TASK.reduce), data, []).figures
     batch = Batches(encoded.examples, 1, 0, tokenizer.pad_id).of_rows(range(len(encoded.examples)))
@@ -140,7 +142,8 @@ def test_figures_are_those_of_the_readable_logits(folders, corpus):
 
 
 def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
-    encoded = TASK.encode(TASK.read(corpus), minibert.load_tokenizer(folders["bert"]), [], 16)
+    model, tokenizer = opened(folders["bert"])
+    encoded = TASK.encode(TASK.read(corpus), tokenizer, [], 16)
 
     def most_alive(keep):
         """The logits of how many batches, each of them one block of memory, are held together."""
@@ -152,7 +155,7 @@ def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
             alive.append(len(blocks))
             return keep(logits, example)
 
-        predict_logits(minibert.load(folders["bert"], head="masked-lm"), encoded, keep=watched, batch_tokens=48)
+        predict_logits(model, encoded, keep=watched, batch_tokens=48)
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
@@ -161,12 +164,9 @@ def test_no_more_than_a_batch_of_logits_is_held(folders, corpus):
 
 
 def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_teaches_nothing(folders):
-    rare, data, model = (
-        MaskedText(mask_rate=1e-9),
-        Corpus.of(["the"], "dev.txt"),
-        minibert.load(folders["bert"], head="masked-lm"),
-    )
-    encoded = rare.encode(data, minibert.load_tokenizer(folders["bert"]), [], 16)
+    model, tokenizer = opened(folders["bert"])
+    rare, data = MaskedText(mask_rate=1e-9), Corpus.of(["the"], "dev.txt")
+    encoded = rare.encode(data, tokenizer, [], 16)
     with pytest.raises(ValueError, match=r"dev\.txt.* 0 masked"):
         TASK.measure(predict_logits(model, encoded, keep=rare.reduce), data, [])
     before = [parameter.clone() for parameter in model.parameters()]
@@ -234,7 +234,7 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small):
     with torch.no_grad():
         rows = model(**batch).logits[0, batch["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
     ours = minibert.load(small, head="masked-lm").train()
-    for found in (fill_mask(TEXT, small, 4), fill_mask(TEXT, ours, 4, tokenizer=minibert.load_tokenizer(small))):
+    for found in (fill_mask(TEXT, small, 4), fill_mask(TEXT, ours, 4, tokenizer=MINILM)):
         assert len(found) == len(rows) == 2
         for guess, row in zip(found, rows, strict=True):
             assert [g.token for g in guess] == tokenizer.convert_ids_to_tokens(row.topk(4).indices)
