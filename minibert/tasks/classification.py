@@ -148,15 +148,14 @@ class Classification(ClassificationSettings, Task):
         missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
         kind = self.label_type
-        several = self.separator is not None
         labels = as_column(labels.toarray() if hasattr(labels, "toarray") else labels)  # of a sparse matrix
         labels = list(labels) if isinstance(labels, Iterator) else labels
         if isinstance(kind, SingleLabel) and are_several(labels):
-            kind, several = MultiLabel(SEPARATOR), True
+            kind = MultiLabel(SEPARATOR)
         if self.missing == "drop":
             texts, labels, pairs = without_missing(texts, labels, pairs)
         data = self.from_texts(texts, pairs)
-        given = as_labels(labels, len(data), kind.parse, axes=2 if several else 1)
+        given = as_labels(labels, len(data), kind.parse, axes=2 if isinstance(kind, MultiLabel) else 1)
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
         labels_read, names = of_matrix(given) if matrix else kind.named(given)
         return replace(data, labels=labels_read, names=names)

@@ -46,17 +46,18 @@ def bert(folder_of: Callable[[str], Path]) -> Path:
     return folder_of("bert")
 
 
-def plain_loop(folder: Path, texts: Sequence[str]) -> list[list[float]]:
-    """log p of each token of each text: one masked copy after the other through transformers."""
+def plain_loop(folder: Path, texts: Sequence[str], masked: bool = True, special: bool = False) -> list[list[float]]:
+    """log p of each token of each text, with [CLS] and [SEP] too, each masked or not, one after the other."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     found = []
     for text in texts:
         ids = tokenizer(text, return_tensors="pt").input_ids
         found.append([])
-        for place in range(1, ids.shape[1] - 1):
+        for place in range(ids.shape[1]) if special else range(1, ids.shape[1] - 1):
             copy = ids.clone()
-            copy[0, place] = tokenizer.mask_token_id
+            if masked:
+                copy[0, place] = tokenizer.mask_token_id
             with torch.no_grad():
                 found[-1].append(float(model(copy).logits[0, place].log_softmax(-1)[ids[0, place]]))
     return found
@@ -77,26 +78,13 @@ def apart(found: Sequence[Score], expected: Sequence[Sequence[float]]) -> float:
 def test_scores_are_those_of_a_plain_loop_and_a_scorer_that_masks_nothing_would_be_caught(family, folder_of):
     expected = plain_loop(folder_of(family), TEXTS)
     assert apart(Scorer(folder_of(family))(TEXTS), expected) < BOUND
-    unmasked = [Score(sum(one), [], one) for one in plain_unmasked(folder_of(family), TEXTS, special=False)]
+    unmasked = [Score(sum(one), [], one) for one in plain_loop(folder_of(family), TEXTS, masked=False)]
     assert apart(unmasked, expected) > 100 * BOUND
-
-
-def plain_unmasked(folder: Path, texts: Sequence[str], special: bool) -> list[list[float]]:
-    """log p of each token as the model sees it."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    found = []
-    for text in texts:
-        ids = tokenizer(text, return_tensors="pt").input_ids
-        with torch.no_grad():
-            each = model(ids).logits[0].log_softmax(-1).gather(1, ids.T).flatten().tolist()
-        found.append(each if special else each[1:-1])
-    return found
 
 
 def test_without_masks_the_scores_are_those_of_the_text_as_it_is(bert):
     found = Scorer(bert, masked=False)(TEXTS)
-    assert apart(found, plain_unmasked(bert, TEXTS, special=True)) < BOUND
+    assert apart(found, plain_loop(bert, TEXTS, masked=False, special=True)) < BOUND
     assert [one.tokens[0] for one in found] == ["[CLS]"] * len(TEXTS)
 
 
