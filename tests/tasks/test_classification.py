@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ from minibert.tasks.labels import class_weights
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
 PAIR = Classification(text="q1", pair="q2", label="same")
-
-
-def file(folder: Path, name: str, content: str) -> Path:
-    (folder / name).write_text(content, encoding="utf-8")
-    return folder / name
 
 
 def row(text: str, label: Any) -> str:
@@ -62,20 +56,20 @@ READ = ["good film", "dull film"]
         (NUMBER, "x.jsonl", f"{row('good film', 4.5)}\n{row('dull film', '-0.1')}\n", [4.5, -0.1], None),
     ],
 )
-def test_texts_and_labels_are_read(tmp_path, task, name, content, labels, pairs):
-    data = task.read(file(tmp_path, name, content))
+def test_texts_and_labels_are_read(file, task, name, content, labels, pairs):
+    data = task.read(file(name, content))
     assert (data.texts, data.labels, data.pairs) == (READ, labels, pairs)
     assert data.rows == (READ if pairs is None else list(zip(READ, pairs, strict=True)))
 
 
-def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path):
-    path = file(tmp_path, "x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
+def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(file):
+    path = file("x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
     with pytest.raises(ValueError, match=r"'sentiment'.*text='my review' label="):
         ONE.read(path)
     assert Classification("my review", label="sentiment").read(path).labels == ["1", "0", "1"]
     with pytest.warns(UserWarning, match=r"'sentiment'.*text='my review' label="):
         assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
-    assert ONE.read(file(tmp_path, "x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
+    assert ONE.read(file("x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +83,8 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
         ("film,pos\n", ["pos"]),
     ],
 )
-def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(tmp_path, content, labels):
-    path = file(tmp_path, "x.csv", content)
+def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(file, content, labels):
+    path = file("x.csv", content)
     if labels is not None:
         assert ONE.read(path).labels == labels
         return
@@ -111,11 +105,11 @@ def test_a_header_above_a_single_row_is_known_or_refused_with_the_way_out(tmp_pa
         (["007", "7", "7"], ["007", "7", "7"]),
     ],
 )
-def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(tmp_path, cells, labels):
+def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(file, cells, labels):
     rows = "".join(f"a text,{cell}\n" for cell in cells)
-    assert ONE.read(file(tmp_path, "x.csv", f"text,label\n{rows}")).labels == labels
+    assert ONE.read(file("x.csv", f"text,label\n{rows}")).labels == labels
     if labels == ["1", "0", "1"]:
-        assert ONE.read(file(tmp_path, "x.jsonl", "\n".join(row("a", float(cell)) for cell in cells))).labels == labels
+        assert ONE.read(file("x.jsonl", "\n".join(row("a", float(cell)) for cell in cells))).labels == labels
 
 
 @pytest.mark.parametrize(
@@ -128,8 +122,8 @@ def test_a_whole_number_with_a_point_is_the_integer_as_in_other_files(tmp_path, 
         (SEVERAL, ["bon|nul", "bon|cher", "bon|cher"], 0),
     ],
 )
-def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(tmp_path, task, cells, warned):
-    path = file(tmp_path, "x.csv", "".join(f"{row};a text;{cell}\n" for row, cell in enumerate(cells)))
+def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(file, task, cells, warned):
+    path = file("x.csv", "".join(f"{row};a text;{cell}\n" for row, cell in enumerate(cells)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         data = replace(task, text=2, label=3, delimiter=";").read(path)
@@ -176,13 +170,13 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(t
         ),
     ],
 )
-def test_what_is_no_label_is_refused_with_its_line(tmp_path, task, name, content, message):
+def test_what_is_no_label_is_refused_with_its_line(file, task, name, content, message):
     with pytest.raises(ValueError, match=message):
-        task.read(file(tmp_path, name, content))
+        task.read(file(name, content))
 
 
-def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(tmp_path):
-    path = file(tmp_path, "x.csv", "text,label\na,x|y\nb,\nc,x\n")
+def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(file):
+    path = file("x.csv", "text,label\na,x|y\nb,\nc,x\n")
     assert replace(SEVERAL, missing="drop").read(path).labels == [("x", "y"), (), ("x",)]
 
 
@@ -314,8 +308,8 @@ def test_the_loss_takes_the_labels_as_they_are_collated(tokenizer, task, labels,
 
 
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
-def test_an_unknown_label_is_refused_with_its_row(tmp_path, tokenizer, task):
-    data = task.read(file(tmp_path, "dev.tsv", "text\tlabel\ngood\tpos\nbad\tmeh\n"))
+def test_an_unknown_label_is_refused_with_its_row(file, tokenizer, task):
+    data = task.read(file("dev.tsv", "text\tlabel\ngood\tpos\nbad\tmeh\n"))
     with pytest.raises(ValueError, match=r"dev\.tsv, line 3, .*'meh'.*'neg', 'pos'"):
         task.encode(data, tokenizer, ["neg", "pos"], 20)
 

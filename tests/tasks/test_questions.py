@@ -69,14 +69,12 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
     ("content", "message"),
     [
         ([], r"squad\.json"),
-        (["x"], r"squad\.json, data\[0\] .*paragraphs"),
         ({"version": "1.1"}, r"squad\.json .*'data'.*paragraphs"),
         ({"data": ["x"]}, r"squad\.json, data\[0\] .*paragraphs"),
         ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, r"squad\.json, data\[0\] .*'context'"),
         ({"data": []}, r"squad\.json"),
         (squad(ROME, context=3), rf"{WHERE} .*\bstr\b"),
         (squad({"question": None}), rf"{WHERE} .*'answers'"),
-        (squad({"question": 1, "answers": ROME["answers"]}), rf"{WHERE} .*\bstr\b"),
         (squad({"answers": []}), rf"{WHERE} .*SQuAD 2\.0"),
         (squad({"answers": [{"text": "Rome"}]}), rf"{WHERE} .*'answer_start'"),
         (squad({"answers": [{"text": "Rome", "answer_start": "x"}]}), rf"{WHERE} .*'x'"),
@@ -97,7 +95,6 @@ def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path, content, message
     [
         ("Rome", 0, PASSAGE, gold("Rome")),
         (" Rome ", 60, PASSAGE, gold("Rome")),
-        ("Rome\n", 71, PASSAGE, gold("Rome")),
         ("Rome", -4, PASSAGE, gold("Rome")),
         ("Rome", 10, "Rome or Rome or Rome", Gold("Rome", 8)),
     ],
@@ -171,7 +168,7 @@ def test_columns_of_a_table_are_read(tmp_path, answer, delimiter):
 
 
 def test_an_answer_without_a_place_is_found_on_request(tmp_path):
-    for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
+    for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answers": {"text": ["Rome"]}}):
         (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
         with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*repair=True"):
             Answering().read(tmp_path / "a.jsonl")
@@ -190,7 +187,6 @@ def test_an_answer_without_a_place_is_found_on_request(tmp_path):
             r"JSON.*\.jsonl",
         ),
         (BOTH | {"answer": "Rome", "start": 1e999}, r"line 1\b"),
-        (BOTH | {"answer": "Rome", "start": 3}, r"'Rome'.* 3\b"),
     ],
 )
 def test_a_row_without_question_passage_and_answer_is_refused(tmp_path, row, message):

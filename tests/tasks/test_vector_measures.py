@@ -81,10 +81,9 @@ def test_what_cannot_be_measured_is_refused(call, message, checkpoint):
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_a_table_is_read_by_usual_names_or_by_order(header, checkpoint, tmp_path):
+def test_a_table_is_read_by_usual_names_or_by_order(header, checkpoint, file):
     rows = [f'"{a}","{b}",{score}' for a, b, score in zip(FIRST, SECOND, SCORES, strict=True)]
-    path = tmp_path / "sts.csv"
-    path.write_text("\n".join(["sentence1,sentence2,score"] * header + rows) + "\n")
+    path = file("sts.csv", "\n".join(["sentence1,sentence2,score"] * header + rows) + "\n")
     expected = measure_similarity(FIRST, SECOND, SCORES, checkpoint, pooling="mean")
     recipe = minibert.Recipe("mean")
     assert measure_file(path, "similarity", checkpoint, recipe=recipe).figures == expected.figures
@@ -93,9 +92,8 @@ def test_a_table_is_read_by_usual_names_or_by_order(header, checkpoint, tmp_path
         measure_file(path, "similarity", checkpoint)
 
 
-def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(checkpoint, tmp_path, capsys):
-    path = tmp_path / "sts.tsv"
-    path.write_text("".join(f"{a}\t{b}\t{s}\n" for a, b, s in zip(FIRST, SECOND, SCORES, strict=True)))
+def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(checkpoint, file, tmp_path, capsys):
+    path = file("sts.tsv", "".join(f"{a}\t{b}\t{s}\n" for a, b, s in zip(FIRST, SECOND, SCORES, strict=True)))
     assert cli.main(["evaluate", str(checkpoint), str(path), "--pooling", "mean", "--json"]) == 0
     out = capsys.readouterr().out
     figures = json.loads(out.splitlines()[-1])
@@ -120,16 +118,14 @@ def test_the_usual_names_of_queries_and_documents_are_known(names, checkpoint, t
     assert found == measure_retrieval(FIRST, SECOND, checkpoint, pooling="mean")
 
 
-def test_a_text_that_does_not_answer_its_query_is_refused(checkpoint, tmp_path):
-    path = tmp_path / "qrels.tsv"
-    path.write_text("query\tdocument\tscore\na\tone text\t1\nb\tthe film\t0\n")
+def test_a_text_that_does_not_answer_its_query_is_refused(checkpoint, file):
+    path = file("qrels.tsv", "query\tdocument\tscore\na\tone text\t1\nb\tthe film\t0\n")
     with pytest.raises(ValueError, match=r"line 3, has the score 0\b"):
         measure_file(path, "retrieval", checkpoint)
 
 
-def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint, tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text("frage,antwort\nthe good film,one text\n")
+def test_a_header_or_a_row_above_a_single_row_is_refused(checkpoint, file):
+    path = file("pairs.csv", "frage,antwort\nthe good film,one text\n")
     with pytest.raises(ValueError, match=r"'frage', 'antwort'.*--text"):
         measure_file(path, "retrieval", checkpoint)
     assert measure_file(path, "retrieval", checkpoint, columns=("1", "2")).rows == 2
