@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.kinds import KINDS, write_kinds
 from support.words import labelled
@@ -67,10 +68,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", en
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path
-    with path.open("w", encoding=encoding, newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        table.writeheader()
-        table.writerows(rows)
+    pd.DataFrame(rows).to_csv(path, sep=delimiter, encoding=encoding, index=False)
     return path
 
 

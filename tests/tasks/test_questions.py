@@ -1,12 +1,12 @@
 """Questions, passages and answers are read from SQuAD and from rows, or refused by place."""
 
-import csv
 import gzip
 import json
 import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from minibert.tasks.answering import Answering
@@ -156,23 +156,21 @@ def test_lines_in_a_json_need_the_format(tmp_path):
     ],
 )
 @pytest.mark.parametrize("delimiter", [",", ";"])
-def test_columns_of_a_table_are_read(tmp_path, answer, delimiter):
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(BOTH | answer), delimiter=delimiter)
-        table.writeheader()
-        table.writerows([BOTH | answer, BOTH | dict.fromkeys(answer, "")])
+def test_columns_of_a_table_are_read(file, answer, delimiter):
+    rows = pd.DataFrame([BOTH | answer, BOTH | dict.fromkeys(answer, "")])
+    path = file("a.csv", rows.to_csv(sep=delimiter, index=False))
     with warnings.catch_warnings(action="ignore"):  # of another delimiter
-        data = Answering().read(tmp_path / "a.csv")
-    assert data == Answering(delimiter=delimiter).read(tmp_path / "a.csv")
+        data = Answering().read(path)
+    assert data == Answering(delimiter=delimiter).read(path)
     assert [row.answers for row in data.rows] == [(gold("Rome"),), ()]
 
 
-def test_an_answer_without_a_place_is_found_on_request(tmp_path):
+def test_an_answer_without_a_place_is_found_on_request(file):
     for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answers": {"text": ["Rome"]}}):
-        (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
+        path = file("a.jsonl", json.dumps(BOTH | answer))
         with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*repair=True"):
-            Answering().read(tmp_path / "a.jsonl")
-        assert Answering(repair=True).read(tmp_path / "a.jsonl").rows[0].answers == (gold("Rome"),)
+            Answering().read(path)
+        assert Answering(repair=True).read(path).rows[0].answers == (gold("Rome"),)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,6 @@ def test_an_answer_without_a_place_is_found_on_request(tmp_path):
         (BOTH | {"answer": "Rome", "start": 1e999}, r"line 1\b"),
     ],
 )
-def test_a_row_without_question_passage_and_answer_is_refused(tmp_path, row, message):
-    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+def test_a_row_without_question_passage_and_answer_is_refused(file, row, message):
     with pytest.raises(ValueError, match=message):
-        Answering().read(tmp_path / "a.jsonl")
+        Answering().read(file("a.jsonl", json.dumps(row)))

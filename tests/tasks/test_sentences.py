@@ -1,6 +1,5 @@
 """Words and tags are read from every usual file, or refused by line."""
 
-import csv
 import gzip
 import json
 from pathlib import Path
@@ -135,11 +134,9 @@ def test_a_word_of_a_csv_may_be_a_hash(tmp_path):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_a_csv_has_quotes_and_perhaps_a_header(tmp_path, delimiter):
-    rows = [["Word", "POS", "Tag"], ["Ann", "NNP", "B-person"], [",", ",", "O"], [], ['"', "x", "O"]]
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows(rows)
-    data = TASK.read(tmp_path / "a.csv")
-    assert (data.words, data.tags) == ([["Ann", ","], ['"']], [["B-person", "O"], ["O"]])
+    rows = 'Word,POS,Tag\nAnn,NNP,B-person\n",",",",O\n\n"""",x,O\n'.replace(",", delimiter)
+    data = read(tmp_path, rows, "a.csv")
+    assert (data.words, data.tags) == ([["Ann", delimiter], ['"']], [["B-person", "O"], ["O"]])
 
 
 def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path):

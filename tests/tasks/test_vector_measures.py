@@ -10,7 +10,6 @@ from sklearn.metrics import ndcg_score
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.cli import main as cli
 from minibert.tasks import vector_measures as measures
 from minibert.tasks.vector_measures import measure_file, measure_retrieval, measure_similarity, ranking_scores
 
@@ -92,28 +91,24 @@ def test_a_table_is_read_by_usual_names_or_by_order(header, checkpoint, file):
         measure_file(path, "similarity", checkpoint)
 
 
-def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(checkpoint, file, tmp_path, capsys):
+def test_the_command_measures_a_checkpoint_without_a_head_or_the_vectors_of_any(checkpoint, file, run, tmp_path):
     path = file("sts.tsv", "".join(f"{a}\t{b}\t{s}\n" for a, b, s in zip(FIRST, SECOND, SCORES, strict=True)))
-    assert cli.main(["evaluate", str(checkpoint), str(path), "--pooling", "mean", "--json"]) == 0
-    out = capsys.readouterr().out
+    out = run("evaluate", checkpoint, path, "--pooling", "mean", "--json")
     figures = json.loads(out.splitlines()[-1])
     expected = measure_similarity(FIRST, SECOND, SCORES, checkpoint, pooling="mean")
     assert figures["spearman"] == pytest.approx(expected.figures["spearman"])
     assert f"{figures['spearman']:.4f} ± {figures['spearman_error']:.4f}" in out
     path.write_text("query\ttext\n" + "".join(f"{a}\t{b}\n" for a, b in zip(FIRST, SECOND, strict=True)))
-    assert cli.main(["evaluate", str(checkpoint), str(path), "--vectors", "retrieval"]) == 0
-    assert "5 queries among 4 texts" in " ".join(capsys.readouterr().out.split())
-    head = tmp_path / "head"
-    write_words_checkpoint(head, head="sequence-classification")
-    assert cli.main(["evaluate", str(head), str(path), "--vectors", "retrieval"]) == 0
+    head = write_words_checkpoint(tmp_path / "head", head="sequence-classification")
+    for folder in (checkpoint, head):
+        assert "5 queries among 4 texts" in " ".join(run("evaluate", folder, path, "--vectors", "retrieval").split())
 
 
 @pytest.mark.parametrize("names", ["query-id,corpus-id,score,query,document", "question,passage"])
-def test_the_usual_names_of_queries_and_documents_are_known(names, checkpoint, tmp_path):
-    path = tmp_path / "pairs.csv"
+def test_the_usual_names_of_queries_and_documents_are_known(names, checkpoint, file):
     others = len(names.split(",")) - 2
     rows = [",".join([*["1"] * others, a, b]) for a, b in zip(FIRST, SECOND, strict=True)]
-    path.write_text("\n".join([names, *rows]) + "\n")
+    path = file("pairs.csv", "\n".join([names, *rows]) + "\n")
     found = measure_file(path, "retrieval", checkpoint, recipe=minibert.Recipe("mean"))
     assert found == measure_retrieval(FIRST, SECOND, checkpoint, pooling="mean")
 
