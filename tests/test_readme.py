@@ -79,8 +79,8 @@ def shell(code: str, folder: Path, extras: bool) -> subprocess.CompletedProcess[
     """Run code by bash, which stops where a line fails, with this minibert; extras: with what .venv has of them."""
     programs, path = folder / "bin", [str(ROOT)]
     programs.mkdir(exist_ok=True)
-    for name, module in (("minibert", "minibert"), ("torchrun", "torch.distributed.run")):
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+    for name, what in (("python", ""), ("minibert", "-m minibert"), ("torchrun", "-m torch.distributed.run")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (programs / name).chmod(0o755)
     if not extras:
         (folder / "without").mkdir(exist_ok=True)
