@@ -162,7 +162,7 @@ class Table:
             names = " or ".join(map(repr, self.names or ()))
             warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {names} and are left out", stacklevel=2)
 
-    def whole_columns(self, needs: str = "") -> tuple[list[str], list[list[Any]]]:
+    def whole_columns(self, needs: str) -> tuple[list[str], list[list[Any]]]:
         """Return the place of each row, and the requested columns. Raises ValueError, with `needs`, without rows."""
         rows = [(self.place, *row) for row in self.rows()]
         if not rows:
