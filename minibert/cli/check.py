@@ -7,7 +7,7 @@ from pathlib import Path
 from minibert.checking import TEXT
 from minibert.cli.shared import Arguments, add_overwrite
 from minibert.utils.files import user_path
-from minibert.utils.printing import Figures, block, printable
+from minibert.utils.printing import Figures, block
 
 PRECISIONS = ("auto", "float32", "float16", "bfloat16")
 
@@ -50,21 +50,18 @@ def run(args: Arguments) -> Figures:
         raise ValueError("give a file to check, or --export FILE.npz to write the inputs")
     if args.export is not None:
         check_file(args.export, args.overwrite, endings=(".npz",))
-        for line in write_inputs(args.export, Checkpoint.open(args.model)):
-            print(line)
+        print(*write_inputs(args.export, Checkpoint.open(args.model)), sep="\n")
         print(block("written", str(args.export)))
         return {"ok": True, "out": str(args.export)}
     if args.certificate is not None:
         check_file(args.certificate, args.overwrite, endings=(".html",), apart=(args.what,))
-        for line in write_certificate(args.certificate, user_path(args.what), args.text):
-            print(printable(line))
+        print(*write_certificate(args.certificate, user_path(args.what), args.text), sep="\n")
         print(block("written", str(args.certificate)))
         return {"ok": True, "out": str(args.certificate)}
     while True:
         before = modified(args.what)
         report = check(args.what, args.model, stage=args.stage, precision=args.precision, text=args.text)
-        for line in str(report).splitlines():
-            print(printable(line), flush=True)
+        print(report, flush=True)
         if not args.watch:
             return report.figures
         while modified(args.what) == before:

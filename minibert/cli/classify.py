@@ -39,7 +39,7 @@ def run(args: Arguments) -> Figures:
     task = read_options(args, Classification)
     rows = task.read(args.data)
     begin = time.perf_counter()
-    recipe = read_options(args, Recipe, missing="empty" if task.missing == "empty" else "error")
+    recipe = read_options(args, Recipe, missing=task.missing_text)
     settings = asdict(recipe) | {"model": args.model, "device": args.device}
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")

@@ -110,13 +110,13 @@ def evaluate_any(args: Arguments) -> Figures:
         return evaluate(args)
     from minibert.tasks.vector_measures import measure_file
 
-    files = {name: getattr(args, name) for name in ("format", "delimiter", "encoding", "missing")}
+    given = {field.name: getattr(args, field.name) for field in fields(FileSettings)}
     measured = measure_file(
         args.data,
         args.vectors or "similarity",
         args.folder,
-        columns=[None if name is None else str(name) for name in (args.text, args.pair, args.label)],
-        files=FileSettings(**{name: value for name, value in files.items() if value is not None}),
+        columns=(args.text, args.pair, args.label),
+        files=FileSettings(**{name: value for name, value in given.items() if value is not None}),
         recipe=read_options(args, Recipe, missing="error"),
         device=args.device,
     )

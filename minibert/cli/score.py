@@ -52,15 +52,16 @@ def answer(scorer: Any, tokens: bool, rows: list[Row]) -> Answers:
     scores = scorer(texts)
     others = [None] * len(rows) if seconds[0] is None else scorer(seconds)
     for text, second, one, other in zip(texts, seconds, scores, others, strict=True):
-        if other is None:
-            ranked = [(one, text)]
-            dicts.append(figures_of(one, "", tokens))
-            lines.append(one_line(f"{one.score:.4f}", str(len(one.tokens)), text))
-        else:
-            ranked = sorted([(one, text), (other, second)], key=lambda each: -each[0].score)
+        ranked = [(one, text)]
+        figures = figures_of(one, "", tokens)
+        cells = [f"{one.score:.4f}", str(len(one.tokens))]
+        if other is not None:
+            ranked = sorted([*ranked, (other, second)], key=lambda each: -each[0].score)
             better = "equal" if one.score == other.score else "text" if one.score > other.score else "pair"
-            dicts.append({"better": better} | figures_of(one, "", tokens) | figures_of(other, "pair_", tokens))
-            lines.append(one_line(better, *(f"{each.score:.4f}" for each, _ in ranked), *(each for _, each in ranked)))
+            figures = {"better": better} | figures | figures_of(other, "pair_", tokens)
+            cells = [better, *(f"{each.score:.4f}" for each, _ in ranked)]
+        dicts.append(figures)
+        lines.append(one_line(*cells, *(each for _, each in ranked)))
         if tokens:
             lines += [f"  {p:.4f}  {token}" for each, _ in ranked for token, p in token_scores(each)]
     return lines, dicts

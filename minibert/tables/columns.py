@@ -3,19 +3,23 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from minibert.tables.texts import TEXT_COLUMNS
 
 
-@dataclass(frozen=True)
 class Column:
-    """A requested column: by name, by number from 1, or by one of its usual names if `name` is None."""
+    """A requested column: by name, by number from 1, or by one of its usual names if `name` is None.
 
-    role: str  # in messages: column, text, pair or label
-    name: str | None = None
-    usual: tuple[str, ...] = TEXT_COLUMNS
-    blank: bool = False  # an empty cell is allowed: the text has none of the labels
+    role: in messages: column, text, pair or label. blank: an empty cell is allowed: the text has none of the labels.
+    """
+
+    def __init__(
+        self, role: str, name: str | int | None = None, usual: tuple[str, ...] = TEXT_COLUMNS, blank: bool = False
+    ) -> None:
+        self.role = role
+        self.name = None if name is None else str(name)
+        self.usual = usual
+        self.blank = blank
 
 
 def names_in(record: Mapping[str, object]) -> list[str]:

@@ -95,6 +95,11 @@ class FileSettings(TextSettings):
         """Only these settings, of a subclass that has others too."""
         return {field.name: getattr(self, field.name) for field in fields(FileSettings)}
 
+    @property
+    def missing_text(self) -> str:
+        """What to do with a missing text where no row is left out: "empty" or "error"."""
+        return "empty" if self.missing == "empty" else "error"
+
     def format_of(self, path: object) -> str:
         """Return the format of a file or of data in memory.
 

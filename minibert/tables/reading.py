@@ -162,6 +162,14 @@ class Table:
             names = " or ".join(map(repr, self.names or ()))
             warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {names} and are left out", stacklevel=2)
 
+    def whole_columns(self, needs: str) -> tuple[list[str], list[list[Any]]]:
+        """Return the place of each row, and the requested columns. Raises ValueError, with `needs`, without rows."""
+        rows = [(self.place, *row) for row in self.rows()]
+        if not rows:
+            raise ValueError(f"{self.name} holds no rows" + needs)
+        places, *columns = map(list, zip(*rows, strict=True))
+        return places, columns
+
     def records(self) -> PlacedRows:
         """Yield each row as it is in the file, with its place."""
         damage: ValueError | None = None
@@ -300,7 +308,7 @@ class Table:
                     + advice(", or leave such rows out: {}", missing="drop")
                 )
             return label
-        missing = "empty" if self.settings.missing == "empty" else "error"
+        missing = self.settings.missing_text
         if self.format == MEMORY:
             return as_text(cell, int(where.removeprefix("row ")), missing)
         if absent and missing == "empty":
@@ -367,9 +375,9 @@ class TextFile(Table):
         whole: bool = False,
         **settings: Any,
     ) -> None:
-        columns = [Column("column", None if column is None else str(column))]
+        columns = [Column("column", column)]
         if column2 is not None:
-            columns.append(Column("column2", str(column2), ()))
+            columns.append(Column("column2", column2, ()))
         super().__init__(path, columns, FileSettings(format=format, **settings), whole)
 
     def __iter__(self) -> Iterator[TextOrPair]:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import softmax
 
 from minibert.tables.columns import Column
-from minibert.tables.formats import FileSettings, settings_by_name
+from minibert.tables.formats import settings_by_name
 from minibert.tables.reading import Table
 from minibert.tables.texts import RowError, as_texts
 from minibert.tables.writing import one_line
@@ -83,15 +83,6 @@ def of_swag(record: Any) -> Any:
     return {"question": record["sent1"], "choices": choices, **label}
 
 
-def choice_rows(path: str, settings: FileSettings) -> Iterator[Row]:
-    """Yield the rows of a file as texts of JSON. Raises ValueError, with the place, for anything but objects."""
-    with Table(path, COLUMNS, settings, whole=True) as table:
-        for place, record in table.records():
-            if not isinstance(record, dict):
-                raise ValueError(f"{place} is not a question such as {EXAMPLE}")
-            yield Row(json.dumps(record), None, record)
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The task
 
@@ -118,10 +109,14 @@ class Choice(ChoiceSettings, Task):
         return questions
 
     def rows(self, path: str, how: ClassificationSettings) -> Iterator[Row]:
-        """Return the questions of a file, with a label or not, as texts of JSON."""
+        """Yield the questions of a file, with a label or not, as texts of JSON. Raises ValueError for anything else."""
         if how.text is not None or how.pair is not None:
             raise ValueError("this model reads one text per row, without --pair and --text")
-        return choice_rows(path, how)
+        with Table(path, COLUMNS, how, whole=True) as table:
+            for place, record in table.records():
+                if not isinstance(record, dict):
+                    raise ValueError(f"{place} is not a question such as {EXAMPLE}")
+                yield Row(json.dumps(record), None, record)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Return unlabelled questions: each text is one as in a file, its label ignored; there are no pairs."""

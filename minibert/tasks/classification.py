@@ -98,17 +98,14 @@ class Classification(ClassificationSettings, Task):
     @property
     def columns(self) -> list[Column]:
         """The columns of the texts, the labels and, if requested, the second texts."""
-        text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        columns = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
-        return columns + ([] if pair is None else [Column("pair", pair, SECOND)])
+        label = Column("label", self.label, ("label",), blank=self.separator is not None)
+        pair = [] if self.pair is None else [Column("pair", self.pair, SECOND)]
+        return [Column("text", self.text), label, *pair]
 
     def read(self, path: Any) -> Texts:
         """Read labelled texts, see tables.reading.Table. Raises ValueError also if a header was read as a row."""
         with Table(path, self.columns, self) as table:
-            rows = [(table.place, *row) for row in table.rows()]
-        if not rows:
-            raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
-        places, texts, cells, *pairs = map(list, zip(*rows, strict=True))
+            places, (texts, cells, *pairs) = table.whole_columns("; each needs a text and a label")
         kind = self.label_type
         in_text = table.format in DELIMITERS
         cells = with_points(cells, places) if self.regression else without_points(cells) if in_text else cells
@@ -143,7 +140,7 @@ class Classification(ClassificationSettings, Task):
 
         Raises TypeError or ValueError, with the row, for anything but text.
         """
-        return Texts(*as_columns(texts, pairs, missing="empty" if self.missing == "empty" else "error"))
+        return Texts(*as_columns(texts, pairs, missing=self.missing_text))
 
     def from_labels(self, texts: object, labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Return texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
@@ -151,15 +148,14 @@ class Classification(ClassificationSettings, Task):
         missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
         kind = self.label_type
-        several = self.separator is not None
         labels = as_column(labels.toarray() if hasattr(labels, "toarray") else labels)  # of a sparse matrix
         labels = list(labels) if isinstance(labels, Iterator) else labels
         if isinstance(kind, SingleLabel) and are_several(labels):
-            kind, several = MultiLabel(SEPARATOR), True
+            kind = MultiLabel(SEPARATOR)
         if self.missing == "drop":
             texts, labels, pairs = without_missing(texts, labels, pairs)
         data = self.from_texts(texts, pairs)
-        given = as_labels(labels, len(data), kind.parse, axes=2 if several else 1)
+        given = as_labels(labels, len(data), kind.parse, axes=2 if isinstance(kind, MultiLabel) else 1)
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
         labels_read, names = of_matrix(given) if matrix else kind.named(given)
         return replace(data, labels=labels_read, names=names)

@@ -99,10 +99,10 @@ def usual_columns(rows: Sequence[Sequence[Any]], where: str) -> list[Column]:
 
 def requested_columns(text: Any, pair: Any, negatives: Iterable[Any], label: Any) -> list[Column]:
     """Return these names or numbers as columns to read; None: no such column, or for `text` the usual one."""
-    columns = [Column("text", None if text is None else str(text), FIRST)]
-    columns += [] if pair is None else [Column("pair", str(pair), SECOND)]
-    columns += [Column("negative", str(name), ()) for name in negatives]
-    return columns + ([] if label is None else [Column("label", str(label), SCORE)])
+    columns = [Column("text", text, FIRST)]
+    columns += [] if pair is None else [Column("pair", pair, SECOND)]
+    columns += [Column("negative", name, ()) for name in negatives]
+    return columns + ([] if label is None else [Column("label", label, SCORE)])
 
 
 @dataclass(frozen=True)
@@ -138,19 +138,15 @@ class Embedding(EmbeddingSettings, Task):
         where = str(path) if isinstance(path, str | os.PathLike) else "the data"
         columns = self.columns_of([] if is_input else peek(path, self), where)
         with Table(path, columns, self) as table:
-            placed = [(table.place, row) for row in table.rows()]
-        if not placed:
-            raise ValueError(f"{table.name} holds no rows; each needs a text")
-        places, rows = zip(*placed, strict=True)
-        cells = [list(column) for column in zip(*rows, strict=True)]
+            places, cells = table.whole_columns("; each needs a text")
         if columns[-1].role != "label":
             return TextRows(tuple(cells))
         return TextRows(tuple(cells[:-1]), list(map(as_number, cells[-1], places)))
 
     def from_texts(self, texts: object, pairs: object = None) -> TextRows:
         """Return rows of a text or two."""
-        missing = "empty" if self.missing == "empty" else "error"
-        return TextRows(tuple(as_texts(column, missing=missing) for column in (texts, pairs) if column is not None))
+        given = (column for column in (texts, pairs) if column is not None)
+        return TextRows(tuple(as_texts(column, missing=self.missing_text) for column in given))
 
     def from_labels(
         self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None

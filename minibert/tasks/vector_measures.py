@@ -173,7 +173,7 @@ def measure_file(
     what: str,
     model: Any = DEFAULT_MODEL,
     *,
-    columns: Sequence[str | None] = (None, None, None),
+    columns: Sequence[str | int | None] = (None, None, None),
     files: FileSettings | None = None,
     recipe: Recipe = DEFAULT,
     device: str = "auto",

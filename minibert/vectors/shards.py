@@ -174,8 +174,8 @@ def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
     """Return the columns of texts, one or two. Raises ValueError if they are missing or hold something else."""
     if VECTOR in schema.names:
         raise ValueError(f"{where} has a column {VECTOR!r} already, which the vectors would replace; rename it")
-    pair = [] if columns.pair is None else [Column("pair", str(columns.pair), ())]
-    requested = [Column("text", None if columns.text is None else str(columns.text)), *pair]
+    pair = [] if columns.pair is None else [Column("pair", columns.pair, ())]
+    requested = [Column("text", columns.text), *pair]
     names = list(find_columns(requested, schema.names, where))
     for name in names:
         kind = str(schema.field(name).type)

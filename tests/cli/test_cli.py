@@ -94,43 +94,41 @@ def test_python_m_minibert_is_the_same_command():
     assert call.stdout == f"minibert {minibert.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "COMMAND"),
-        (["dance"], "there is no command dance"),
-        (["classify"], "minibert classify --help"),
-        (["demo", "--rows", "many"], "invalid int value"),
-        (["demo", "--rows", "0"], "rows is 0"),
-        (["demo", "--data", "no/such.tsv"], "no/such.tsv: No such file"),
-        (["embed", "no/such.txt", "--out", "x.npy"], "no/such.txt: No such file or directory"),
-        (["embed", "caf\udce9.txt", "--out", "x.npy"], "caf\\udce9.txt: No such file or directory"),
-        (["embed", "-", "--out", "x.txt"], "must be a file that ends in .npy"),
-        (["embed", "-", "--out", "no/such/x.npy"], "there is no folder no/such"),
-        (["embed", "-", "--out", "x.npy", "--model", "distilbert-base-uncasd"], "did you mean distilbert-base-uncased"),
-        (["embed", "-", "--out", "x.npy", "--layers=a"], "invalid integers value: 'a'"),
-        (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
-        (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
-        (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),
-        (
-            ["embed", "-", "--out", "x.npy", "--missing", "drop"],
-            "missing is 'drop', and there is a vector for each row",
-        ),
-        (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv: No such file"),
-        (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
-        (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx ends in .xlsx, "),
-        (["embed", "x.txt", "--out", "x.npy", "--format", "foo"], "--format is 'foo'; choose from txt, tsv"),
-        (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
-        (["classify", "predict", "no/such"], "there is no folder no/such"),
-        (["classify", "predict", "x", "a text", "--file", "x.txt"], "give either texts or --file"),
-        (["classify", "predict", "x", "--text", "review"], "--text is about --file, which is not given"),
-        (["classify", "evaluate", "no/such", "no/such.tsv"], "there is no folder no/such"),
-        (["inspect", "no/such"], "there is no folder no/such"),
-        (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
-    ],
-)
-def test_a_wrong_request_is_answered_in_one_line_with_status_2(run, argv, message, empty):
-    assert message in complaint(run(*argv, stdin=b"text\n"))
+WRONG = """
+                                                               | COMMAND
+dance                                                          | there is no command dance
+classify                                                       | minibert classify --help
+demo --rows many                                               | invalid int value
+demo --rows 0                                                  | rows is 0
+demo --data no/such.tsv                                        | no/such.tsv: No such file
+demo --text review                                             | --text and --label are columns of --data, which is not
+embed no/such.txt --out x.npy                                  | no/such.txt: No such file or directory
+embed caf\udce9.txt --out x.npy                                | caf\\udce9.txt: No such file or directory
+embed - --out x.txt                                            | must be a file that ends in .npy
+embed - --out no/such/x.npy                                    | there is no folder no/such
+embed - --out x.npy --model distilbert-base-uncasd             | did you mean distilbert-base-uncased
+embed - --out x.npy --layers=a                                 | invalid integers value: 'a'
+embed - --out x.npy --pooling best                             | pooling is 'best'; choose from cls
+embed - --out x.npy --dtype float64                            | dtype is 'float64'; choose from float32, float16
+embed - --out x.npy --format xml                               | --format is 'xml'; choose from txt, tsv
+embed - --out x.npy --missing drop                             | missing is 'drop', and there is a vector for each row
+embed data.xlsx --out x.npy                                    | data.xlsx ends in .xlsx,
+classify train no/such.tsv --out x                             | no/such.tsv: No such file
+classify train x.tsv --out THIS_FILE                           | is a file, not a folder; name another --out
+classify predict no/such                                       | there is no folder no/such
+classify predict x text --file x.txt                           | give either texts or --file
+classify predict x --text review --delimiter ; --missing empty | --text, --delimiter, --missing is about --file
+classify evaluate no/such no/such.tsv                          | there is no folder no/such
+inspect no/such                                                | there is no folder no/such
+inspect bert-base-uncased                                      | `minibert download bert-base-uncased` fetches it
+"""
+
+
+@pytest.mark.parametrize("request_and_message", WRONG.strip("\n").splitlines())
+def test_a_wrong_request_is_answered_in_one_line_with_status_2(run, request_and_message, empty):
+    request, message = request_and_message.split("|")
+    argv = request.replace("THIS_FILE", __file__).split()
+    assert message.strip() in complaint(run(*argv, stdin=b"text\n"))
     assert list(empty.iterdir()) == []
 
 
@@ -140,19 +138,22 @@ def test_a_download_without_a_network_has_status_1(run):
 
 
 @pytest.mark.parametrize(
-    ("argv", "package"),
-    [
-        (["predict", "no/such", "a text", "--out", "out.parquet"], "pyarrow"),
-        (["embed", "no/such/*.txt", "--out", "out", "--engine", "ray"], "ray"),
-        (["export", "no/such", "--out", "model.onnx"], "onnxscript"),
-        (["trace", "a text", "--png", "a.png", "--model", "all-MiniLM-L6-v2"], "matplotlib"),
-        (["parity"], "transformers"),
-        (["bench"], "transformers"),
-        (["bench", "--train"], "accelerate"),
-        (["serve"], "uvicorn"),
-    ],
+    "command_and_package",
+    """
+predict no/such text --out out.parquet          | pyarrow
+embed no/such/*.txt --out out --engine ray      | ray
+export no/such --out model.onnx                 | onnxscript
+trace text --png a.png --model all-MiniLM-L6-v2 | matplotlib
+parity                                          | transformers
+bench                                           | transformers
+bench --train                                   | accelerate
+serve                                           | uvicorn
+""".strip().splitlines(),
 )
-def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(run, argv, package, monkeypatch):
+def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
+    run, command_and_package, monkeypatch
+):
+    *argv, _, package = command_and_package.split()
     monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert re.search(f"needs {package}: .*pip install", complaint(run(*argv), 1))

@@ -58,50 +58,46 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("line", "near", "help"),
-    [
-        ("clasify train.tsv", "classify", "minibert --help"),
-        ("train train.tsv", "classify train", "minibert --help"),
-        ("fill-masks x", "fill-mask", "minibert --help"),
-        ("classify trian train.tsv", "train", "minibert classify --help"),
-        ("finetune tags train.tsv", "tag", "minibert finetune --help"),
-        ("--versoin", "--version", "minibert --help"),
-        ("predict sentiment --modle encoder", "--model", "minibert predict --help"),
-        ("embed train.tsv --outt x.npy", "--out", "minibert embed --help"),
-        ("embed train.tsv -model encoder --out x.npy", "--model", "minibert embed --help"),
-        (
-            "finetune classify train.tsv --learn_rate 1e-4 --out x",
-            "--learning-rate",
-            "minibert finetune classify --help",
-        ),
-        ("distill train.tsv --epoch_s=1 --out x", "--epochs", "minibert distill --help"),
-        ("finetune NER train.conll", "finetune tag", "minibert finetune --help"),
-        ("qa squad.json", "finetune answer", "minibert --help"),
-        ("finetune mlm long.txt", "finetune mask", "minibert finetune --help"),
-        ("encode long.txt", "embed", "minibert --help"),
-        ("similarity one two", "search", "minibert --help"),
-        ("finetune help", "--help", "minibert finetune --help"),
-        ("searhc x.npy one", "search", "minibert --help"),
-    ],
+    "row",
+    """
+clasify train.tsv                                              | classify        | minibert --help
+train train.tsv                                                | classify train  | minibert --help
+fill-masks x                                                   | fill-mask       | minibert --help
+classify trian train.tsv                                       | train           | minibert classify --help
+finetune tags train.tsv                                        | tag             | minibert finetune --help
+--versoin                                                      | --version       | minibert --help
+predict sentiment --modle encoder                              | --model         | minibert predict --help
+embed train.tsv --outt x.npy                                   | --out           | minibert embed --help
+embed train.tsv -model encoder --out x.npy                     | --model         | minibert embed --help
+finetune classify train.tsv --learn_rate 1e-4 --out x          | --learning-rate | minibert finetune classify --help
+distill train.tsv --epoch_s=1 --out x                          | --epochs        | minibert distill --help
+finetune NER train.conll                                       | finetune tag    | minibert finetune --help
+qa squad.json                                                  | finetune answer | minibert --help
+finetune mlm long.txt                                          | finetune mask   | minibert finetune --help
+encode long.txt                                                | embed           | minibert --help
+similarity one two                                             | search          | minibert --help
+finetune help                                                  | --help          | minibert finetune --help
+searhc x.npy one                                               | search          | minibert --help
+""".strip().splitlines(),
 )
-def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_and_its_own_help(
-    line, near, help, refuse
-):
+def test_a_command_or_an_option_that_is_not_there_is_answered_with_the_nearest_and_its_own_help(row, refuse):
+    line, near, help = map(str.strip, row.split("|"))
     assert re.search(rf"; did you mean {near}( or [^;]+)?\?; see `{help}`", refuse(line))
 
 
 @pytest.mark.parametrize(
-    ("line", "ours"),
-    [
-        ("finetune classify train.tsv --lr 1e-4", "use --learning-rate;"),
-        ("finetune tag train.tsv --num-train-epochs=3", "use --epochs;"),
-        ("embed train.tsv --batch-size 8", "use --batch-tokens;"),
-        ("search x.npy one --top-k 3", "use --top;"),
-        ("pretrain long.txt --output_dir x", "use --out;"),
-    ],
+    "row",
+    """
+finetune classify train.tsv --lr 1e-4       | --learning-rate
+finetune tag train.tsv --num-train-epochs=3 | --epochs
+embed train.tsv --batch-size 8              | --batch-tokens
+search x.npy one --top-k 3                  | --top
+pretrain long.txt --output_dir x            | --out
+""".strip().splitlines(),
 )
-def test_an_option_of_other_libraries_is_answered_with_ours(line, ours, refuse):
-    assert f"; {ours}" in refuse(line)
+def test_an_option_of_other_libraries_is_answered_with_ours(row, refuse):
+    line, ours = row.split("|")
+    assert f"; use {ours.strip()};" in refuse(line)
 
 
 @pytest.mark.parametrize("line", ["embed train.tsv --out=", "trace one --svg=", "finetune tag train.conll --plot="])
@@ -132,22 +128,23 @@ def test_what_is_left_over_points_to_the_help_of_its_command(refuse):
 
 
 @pytest.mark.parametrize(
-    ("line", "near"),
-    [
-        ("evaluate sentimnt train.tsv", "sentiment"),
-        ("predict ./sentimnt text", "sentiment"),
-        ("classify predict Sentimen text", "sentiment"),
-        ("embed train.tsv --out y.npy --model encodr", "encoder"),
-        ("inspect all-MiniLM-L6v2", "all-MiniLM-L6-v2"),
-        ("evaluate sentiment trian.tsv", "train.tsv"),
-        ("finetune classify train.csv --out x", "train.tsv"),
-        ("embed long.txt --out y.npy --model bert-base-uncsed", "bert-base-uncased"),
-    ],
+    "row",
+    """
+evaluate sentimnt train.tsv                         | sentiment
+predict ./sentimnt text                             | sentiment
+classify predict Sentimen text                      | sentiment
+embed train.tsv --out y.npy --model encodr          | encoder
+inspect all-MiniLM-L6v2                             | all-MiniLM-L6-v2
+evaluate sentiment trian.tsv                        | train.tsv
+finetune classify train.csv --out x                 | train.tsv
+embed long.txt --out y.npy --model bert-base-uncsed | bert-base-uncased
+""".strip().splitlines(),
 )
 @pytest.mark.usefixtures("place")
-def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(line, near, refuse):
+def test_a_folder_or_a_file_that_is_not_there_is_answered_with_the_nearest(row, refuse):
+    line, near = row.split("|")
     said = refuse(line)
-    assert f"did you mean {near}" in said
+    assert f"did you mean {near.strip()}" in said
     assert "by hand" not in said
 
 

@@ -16,6 +16,7 @@ HOSTILE = {  # what it would do -> the text, and what is printed
     "hides what is before it": ("a\rb", "a\\rb"),
     "reverses the line": ("\u202eevil", "\\u202eevil"),
     "deletes a character": ("\x7fa", "\\x7fa"),
+    "begins a line": ("a\nminibert:", "a\\nminibert:"),
 }
 every_hostile = pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
 ignore_unknown = pytest.mark.filterwarnings("ignore::minibert.checkpoints.load.UnknownTensors")
@@ -73,18 +74,6 @@ def test_names_of_folders_and_files_are_escaped(text, shown, checkpoint, tmp_pat
     assert shown in printed and text not in printed
     (folder / "model.safetensors").unlink()
     assert text not in run("inspect", folder, status=2)
-
-
-@ignore_unknown
-def test_no_label_and_no_name_begins_a_line(classifier, checkpoint, tmp_path, run):
-    forged = "a\nminibert: error: forged"
-    folder = edited(classifier, tmp_path / "model", lambda state: None, id2label={"0": forged, "1": forged + "2"})
-    for printed in (
-        run("predict", folder, "good"),
-        run("inspect", edited(checkpoint, tmp_path / "b", lambda s: s | {forged: torch.ones(2)}), "--tensors"),
-        run("inspect", "a\nminibert: forged", status=2)[len("minibert:") :],
-    ):
-        assert "\nminibert:" not in printed
 
 
 @pytest.mark.parametrize("key", ["model_type", "hidden_act", "position_embedding_type", "problem_type"])

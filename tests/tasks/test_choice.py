@@ -1,15 +1,13 @@
 """Multiple choice: questions are read, each choice is scored as a pair, the best one is the prediction."""
 
-import csv
-import gzip
 import io
 import json
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from minibert.prediction.collate import collate
@@ -25,25 +23,18 @@ def lines(*records: object) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def write(path: Path, content: str) -> Path:
-    path.write_text(content, encoding="utf-8")
-    return path
-
-
 # -- reading
 
 
-def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_input(tmp_path, monkeypatch):
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines(SKY, SEA).encode()))
+def test_questions_are_read_from_lines_and_standard_input(file, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(SKY, SEA).encode())))
-    array = write(tmp_path / "x.json", json.dumps([SKY, SEA]))
-    for path in (write(tmp_path / "x.jsonl", lines(SKY, SEA)), array, tmp_path / "x.jsonl.gz", "-"):
+    for path in (file("x.jsonl", lines(SKY, SEA)), "-"):
         first, second = TASK.read(path)
         assert first == ChoiceQuestion("the film", ("good", "bad", "the play"), 2)
         assert (second.label, second.context) == (1, "the book very good")
-    assert Choice(format="jsonl").read(write(tmp_path / "x.data", lines(SKY)))[0].label == 2
+    assert Choice(format="jsonl").read(file("x.data", lines(SKY)))[0].label == 2
     with pytest.raises(ValueError, match=r"x\.tsv, line 1\b.*question or sent1"):
-        TASK.read(write(tmp_path / "x.tsv", "a\tb\n"))
+        TASK.read(file("x.tsv", "a\tb\n"))
 
 
 @pytest.mark.parametrize(
@@ -66,24 +57,21 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         (SKY | {"choices": ["x", "x", "y"], "label": "x"}, "label 'x'"),
     ],
 )
-def test_an_invalid_question_is_refused_with_its_line(tmp_path, record, message):
+def test_an_invalid_question_is_refused_with_its_line(file, record, message):
     with pytest.raises(ValueError, match=message) as error:
-        TASK.read(write(tmp_path / "x.jsonl", lines(SKY, record)))
+        TASK.read(file("x.jsonl", lines(SKY, record)))
     assert "line 2" in str(error.value)
 
 
 SWAG = {"sent1": "They play.", "sent2": "A drum", "ending0": "is loud.", "ending1": "eats.", "label": 0}
 
 
-def test_rows_of_swag_are_read_as_in_transformers(tmp_path):
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, ["", *SWAG])
-        table.writeheader()
-        table.writerows([SWAG | {"": 0}, SWAG | {"": 1, "label": 1, "sent2": ""}])
-    first, second = TASK.read(tmp_path / "a.csv")
+def test_rows_of_swag_are_read_as_in_transformers(file):
+    rows = [SWAG | {"": 0}, SWAG | {"": 1, "label": 1, "sent2": ""}]
+    first, second = TASK.read(file("a.csv", pd.DataFrame(rows).to_csv(index=False)))
     assert first == ChoiceQuestion("They play.", ("A drum is loud.", "A drum eats."), 0)
     assert second == ChoiceQuestion("They play.", ("is loud.", "eats."), 1)
-    assert TASK.read(write(tmp_path / "a.jsonl", lines(SWAG))) == [first]
+    assert TASK.read(file("a.jsonl", lines(SWAG))) == [first]
     unlabelled = {name: value for name, value in SWAG.items() if name != "label"}
     assert TASK.from_texts([json.dumps(unlabelled)])[0].choices == first.choices
     for wrong, message in (
@@ -92,12 +80,12 @@ def test_rows_of_swag_are_read_as_in_transformers(tmp_path):
         ({"ending0": ""}, "no 'sent1'"),
     ):
         with pytest.raises(ValueError, match=rf"line 1\b.*{message}"):
-            TASK.read(write(tmp_path / "b.jsonl", lines(wrong)))
+            TASK.read(file("b.jsonl", lines(wrong)))
 
 
-def test_a_file_without_questions_is_refused(tmp_path):
+def test_a_file_without_questions_is_refused(file):
     with pytest.raises(ValueError, match=r"x\.jsonl"):
-        TASK.read(write(tmp_path / "x.jsonl", ""))
+        TASK.read(file("x.jsonl", ""))
 
 
 QUESTION = ChoiceQuestion("a", ("b", "c"))

@@ -1,13 +1,12 @@
 """Questions, passages and answers are read from SQuAD and from rows, or refused by place."""
 
-import csv
 import gzip
-import importlib
 import json
 import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from minibert.tasks.answering import Answering
@@ -133,17 +132,9 @@ ROWS: list[dict[str, Any]] = [
 EXPECTED = [(gold("Rome"), gold("Ann")), ()]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json", "a.jsonl.gz", "a.parquet"])
-def test_rows_of_hugging_face_are_read(tmp_path, name):
-    path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in ROWS)
-    if name == "a.parquet":
-        arrow = pytest.importorskip("pyarrow")
-        importlib.import_module("pyarrow.parquet").write_table(arrow.Table.from_pylist(ROWS), path)
-    elif name.endswith(".json"):
-        path.write_text(json.dumps(ROWS if name == "a.json" else {"data": ROWS}))
-    else:
-        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
-    data = Answering().read(path)
+@pytest.mark.parametrize("content", [ROWS, {"data": ROWS}], ids=["array", "object"])
+def test_rows_of_hugging_face_are_read(tmp_path, content):
+    data = Answering().read(written(tmp_path, content))
     assert [row.answers for row in data.rows] == EXPECTED
     assert {(row.question, row.context) for row in data.rows} == {("Where?", PASSAGE)}
     assert data.unanswerable
@@ -168,23 +159,21 @@ def test_lines_in_a_json_need_the_format(tmp_path):
     ],
 )
 @pytest.mark.parametrize("delimiter", [",", ";"])
-def test_columns_of_a_table_are_read(tmp_path, answer, delimiter):
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(BOTH | answer), delimiter=delimiter)
-        table.writeheader()
-        table.writerows([BOTH | answer, BOTH | dict.fromkeys(answer, "")])
+def test_columns_of_a_table_are_read(file, answer, delimiter):
+    rows = pd.DataFrame([BOTH | answer, BOTH | dict.fromkeys(answer, "")])
+    path = file("a.csv", rows.to_csv(sep=delimiter, index=False))
     with warnings.catch_warnings(action="ignore"):  # of another delimiter
-        data = Answering().read(tmp_path / "a.csv")
-    assert data == Answering(delimiter=delimiter).read(tmp_path / "a.csv")
+        data = Answering().read(path)
+    assert data == Answering(delimiter=delimiter).read(path)
     assert [row.answers for row in data.rows] == [(gold("Rome"),), ()]
 
 
-def test_an_answer_without_a_place_is_found_on_request(tmp_path):
+def test_an_answer_without_a_place_is_found_on_request(file):
     for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
-        (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
+        path = file("a.jsonl", json.dumps(BOTH | answer))
         with pytest.raises(ValueError, match=r"a\.jsonl, line 1\b.*'answer_start'.*repair=True"):
-            Answering().read(tmp_path / "a.jsonl")
-        assert Answering(repair=True).read(tmp_path / "a.jsonl").rows[0].answers == (gold("Rome"),)
+            Answering().read(path)
+        assert Answering(repair=True).read(path).rows[0].answers == (gold("Rome"),)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +191,6 @@ def test_an_answer_without_a_place_is_found_on_request(tmp_path):
         (BOTH | {"answer": "Rome", "start": 3}, r"'Rome'.* 3\b"),
     ],
 )
-def test_a_row_without_question_passage_and_answer_is_refused(tmp_path, row, message):
-    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+def test_a_row_without_question_passage_and_answer_is_refused(file, row, message):
     with pytest.raises(ValueError, match=message):
-        Answering().read(tmp_path / "a.jsonl")
+        Answering().read(file("a.jsonl", json.dumps(row)))

@@ -1,6 +1,8 @@
-"""Data that Python holds, in every usual form, is what the file with the same rows is."""
+"""Data that Python holds, in every usual form, is what the file with the same rows is, in every format."""
 
+import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import polars
 import pyarrow as pa
 import pytest
 from datasets import Dataset
+from pyarrow import parquet
 
 from minibert.tasks import task_class
 from minibert.train.finetuning import as_data
@@ -48,6 +51,19 @@ def test_every_form_of_rows_is_read_like_the_file(name, form, tmp_path):
     if name == "mask":
         expected, found = expected.documents, found.documents
     assert found == expected
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("name", ROWS)
+def test_every_format_of_a_file_is_read_like_lines(name, ending, tmp_path):
+    path, rows = tmp_path / f"rows{ending}", ROWS[name]
+    if ending == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lines = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+        path.write_bytes(lines if ending == ".jsonl.gz" else json.dumps(rows).encode())
+    found, expected = (as_data(task_class(name)(), data) for data in (path, rows))
+    assert found == replace(expected, name=str(path)) if name == "mask" else found == expected
 
 
 @pytest.mark.parametrize("name", ["classify", "embed", "tag"])

@@ -39,6 +39,7 @@ FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
 
 FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the ending
     "embed": ("--out", ["embed", "HOME/corpus.txt", "--model", "HOME/words"], ".npy"),
+    "predict": ("--out", ["predict", "HOME/classifier", "the film"], ".csv"),
     "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
     "trace picture": ("--png", ["trace", "the film", "--model", "HOME/words"], ".png"),
     "export": ("--out", ["export", "HOME/words"], ".onnx"),
