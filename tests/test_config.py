@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import every_family, small_config
+from support.models import WRONG_NUMBERS, every_family, small_config
 
 from minibert.activations import ACTIVATION
 from minibert.checkpoints.load import names_in_file
@@ -97,7 +97,6 @@ def test_labels_without_a_text_as_name_are_kept_as_transformers_keeps_them():
 
 
 LARGEST = "at least [01] and at most (16777216|4096)$"
-WRONG_NUMBERS: list[Any] = [10**400, float("inf"), float("nan"), -1, 0.5, True, "5", [[1]]]
 NAMED = ("model_type", "position_embedding_type", "hidden_act", "problem_type", "is_decoder")
 BAD_LABELS: list[Any] = [2, "positive", ["no", "yes"], {"one": "yes"}, {"-1": "no"}]
 WRONG: list[tuple[dict[str, Any], str]] = [

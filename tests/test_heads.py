@@ -133,6 +133,14 @@ def test_a_saved_head_is_loaded_by_transformers_and_by_minibert_bit_for_bit(fami
 # What is copied in a file, and from where.
 BERT_WEIGHT = ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
 BERT_BIAS = ("cls.predictions.decoder.bias", "cls.predictions.bias")
+BERT_FILES = [  # copies, and what is removed
+    ([], []),
+    ([BERT_WEIGHT], []),
+    ([BERT_BIAS], []),
+    ([BERT_BIAS], [BERT_BIAS[1]]),
+    ([BERT_WEIGHT, BERT_BIAS], []),
+    ([BERT_WEIGHT, BERT_BIAS], [BERT_BIAS[1]]),
+]
 PROJECTOR = ("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight")
 ROBERTA_WEIGHT = ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight")
 ROBERTA_BIAS = ("lm_head.decoder.bias", "lm_head.bias")
@@ -142,12 +150,7 @@ UNUSED = ("roberta.pooler.dense.weight", "lm_head.dense.weight")
 @pytest.mark.parametrize(
     ("family", "head", "copied", "removed"),
     [
-        *((BERT, head, [], []) for head in ("masked-lm", "pretraining")),
-        *((BERT, head, [BERT_WEIGHT], []) for head in ("masked-lm", "pretraining")),
-        *((BERT, head, [BERT_BIAS], []) for head in ("masked-lm", "pretraining")),
-        *((BERT, head, [BERT_BIAS], [BERT_BIAS[1]]) for head in ("masked-lm", "pretraining")),
-        *((BERT, head, [BERT_WEIGHT, BERT_BIAS], []) for head in ("masked-lm", "pretraining")),
-        *((BERT, head, [BERT_WEIGHT, BERT_BIAS], [BERT_BIAS[1]]) for head in ("masked-lm", "pretraining")),
+        *((BERT, head, *files) for head in ("masked-lm", "pretraining") for files in BERT_FILES),
         (DISTILBERT, "masked-lm", [PROJECTOR], []),
         (DISTILBERT, "masked-lm", [PROJECTOR], [PROJECTOR[1]]),
         (ROBERTA, "masked-lm", [ROBERTA_BIAS, UNUSED], [ROBERTA_BIAS[1]]),

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from support.models import edit_json
 from support.words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
@@ -193,7 +194,7 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors, folder):
 @pytest.mark.filterwarnings("ignore:1 of 2 texts is longer")
 def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
     left = shutil.copytree(folder, tmp_path / "left")
-    (left / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left"}))
+    edit_json(left / "tokenizer_config.json", truncation_side="left")
     embedder = minibert.Embedder(left, minibert.Recipe(pooling="mean"), "cpu")
     texts = ["the lovely film", LONG + "bad play"]
     ids = minibert.load_tokenizer(left).ids(texts, max_length=20)

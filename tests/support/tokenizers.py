@@ -206,13 +206,6 @@ def write_saved(folder: Path, family: str, **options: Any) -> Any:
     return theirs
 
 
-def change(folder: Path, name: str, **values: Any) -> None:
-    """Set values of a JSON file, which may be new."""
-    path = folder / name
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(known | values), encoding="utf-8")
-
-
 def added(token: str, **flags: bool) -> dict[str, Any]:
     """An added token as files have it."""
     names = ("lstrip", "rstrip", "single_word", "normalized", "special")

@@ -1,6 +1,5 @@
 """The tokenizers of BERT, RoBERTa, XLM-R, CamemBERT and ALBERT equal transformers', and report what they cut off."""
 
-import json
 import multiprocessing
 import os
 import pickle
@@ -18,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import HARD_TEXTS, minilm_folder, write_checkpoint
+from support.models import HARD_TEXTS, edit_json, minilm_folder, write_checkpoint
 from support.tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
 from transformers import AutoTokenizer
 
@@ -315,9 +314,7 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders,
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_filled_text_has_the_spaces_that_transformers_decodes(family, clean, folders, tmp_path):
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    settings["clean_up_tokenization_spaces"] = clean
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    edit_json(tmp_path / "tokenizer_config.json", clean_up_tokenization_spaces=clean)
     ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     mask = theirs.mask_token
     texts = [

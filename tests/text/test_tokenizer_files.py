@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-from support.models import HARD_TEXTS, minilm_folder
+from support.models import HARD_TEXTS, edit_json, minilm_folder
 from support.tokenizers import (
     SENTENCES,
     TEXTS,
     byte_pairs,
-    change,
     write_config,
     write_saved,
     write_vocabulary,
@@ -27,13 +26,11 @@ from transformers import AutoTokenizer
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
+from minibert.utils.files import read_json
 
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
 # The files of all-MiniLM-L6-v2 with a small vocabulary: its first pieces, some words, and the letters of hard texts.
-FILES = {
-    name: json.loads((minilm_folder() / f"{name}.json").read_text(encoding="utf-8"))
-    for name in ("config", "tokenizer", "tokenizer_config")
-}
+FILES = {name: read_json(minilm_folder() / f"{name}.json") for name in ("config", "tokenizer", "tokenizer_config")}
 LOWER = "".join(HARD_TEXTS).lower()
 LETTERS = sorted(set(LOWER + unicodedata.normalize("NFD", LOWER)))
 FIRST = sorted(FILES["tokenizer"]["model"]["vocab"], key=FILES["tokenizer"]["model"]["vocab"].get)[:104]
@@ -156,8 +153,7 @@ def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_pat
 def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path):
     theirs = write_saved(tmp_path, "roberta", add_prefix_space=True)
     assert ids(tmp_path, SHORT) == theirs(SHORT)["input_ids"]
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"add_prefix_space": False}))
+    edit_json(tmp_path / "tokenizer_config.json", add_prefix_space=False)
     expected = AutoTokenizer.from_pretrained(tmp_path)(SHORT)["input_ids"]
     assert ids(tmp_path, SHORT) == expected != theirs(SHORT)["input_ids"]
 
@@ -234,12 +230,12 @@ def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_p
 def test_a_camembert_with_a_piece_twice_has_the_ids_of_transformers(second, extra, copied):
     """Files of transformers 5.0 have <unk> twice, and then <unk>NOTUSED as an added token without a row."""
     folder = copied("camembert")
-    vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    vocab = read_json(folder / "tokenizer.json")["model"]["vocab"]
     vocab[4][0] = second
     model = {"type": "Unigram", "unk_id": 3, "vocab": vocab}
-    change(folder, "tokenizer.json", model=model)
-    change(folder, "tokenizer_config.json", extra_special_tokens=extra)
-    change(folder, "config.json", vocab_size=len(vocab))
+    edit_json(folder / "tokenizer.json", model=model)
+    edit_json(folder / "tokenizer_config.json", extra_special_tokens=extra)
+    edit_json(folder / "config.json", vocab_size=len(vocab))
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     texts = [*SENTENCES, "le \U0001f71a, <unk> <mask> </s>"]
     assert ours.ids(texts) == theirs(texts)["input_ids"]
@@ -271,7 +267,7 @@ def write_byte_pairs(folder: Path, **settings: Any) -> Path:
 )
 def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings, tmp_path):
     folder = write_byte_pairs(tmp_path, **settings)
-    change(folder, "config.json", vocab_size=1000)
+    edit_json(folder / "config.json", vocab_size=1000)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     texts = [*HARD_TEXTS, *TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
     assert ours.ids(texts) == theirs(texts, truncation=True, max_length=512)["input_ids"]

@@ -4,6 +4,7 @@ import errno
 import glob
 import json
 import os
+import shlex
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -52,21 +53,21 @@ def test_an_empty_name_is_not_the_current_folder(use):
 @pytest.mark.parametrize(
     "command",
     [
-        ["embed", "", "--out", "x.npy"],
-        ["embed", "", "--out", "x", "--engine", "ray"],
-        ["search", "", "a"],
-        ["search", __file__, "--file", ""],
-        ["mine", ""],
-        ["predict", "", "a"],
-        ["finetune", "classify", "", "--out", "x"],
-        ["classify", "train", "", "--out", "x"],
-        ["evaluate", "", "x.tsv"],
-        ["inspect", ""],
-        ["export", "", "--out", "x.onnx"],
+        "embed '' --out x.npy",
+        "embed '' --out x --engine ray",
+        "search '' a",
+        f"search {__file__} --file ''",
+        "mine ''",
+        "predict '' a",
+        "finetune classify '' --out x",
+        "classify train '' --out x",
+        "evaluate '' x.tsv",
+        "inspect ''",
+        "export '' --out x.onnx",
     ],
 )
 def test_a_command_says_that_a_name_is_empty(command, capsys):
-    assert cli.main(command) == 2
+    assert cli.main(shlex.split(command)) == 2
     assert "name is empty" in capsys.readouterr().err
 
 
