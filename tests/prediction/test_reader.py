@@ -228,8 +228,6 @@ def test_a_tagger_reads_a_long_text_to_its_end(tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such"),
-        (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "task head"),
         (lambda home: minibert.predict(home / "tuned", TEXTS, pretokenized=True), ValueError, "pretokenized.*classify"),
         (lambda home: open_reader(home / "tag", model="x"), ValueError, r"model is 'x'.*\btag\b"),
         (
@@ -251,19 +249,29 @@ def test_a_tagger_reads_a_long_text_to_its_end(tmp_path):
             TypeError,
             "tokenizer",
         ),
-        (lambda home: minibert.predict(home / "answer", TEXTS), ValueError, "second texts"),
-        (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 .* 0 \[MASK\]"),
-        (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, r"row 1 .*None"),
-        (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, r"row 0 .*\blist\b"),
-        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 text and 2 pairs"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(call, error, message, home):
+def test_a_call_that_cannot_be_is_refused(call, error, message, home):
     with pytest.raises(error, match=message):
         call(home)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "error", "message"),
+    [
+        ("no/such", [TEXTS], FileNotFoundError, "no/such"),
+        ("encoder", [TEXTS], ValueError, "task head"),
+        ("answer", [TEXTS], ValueError, "second texts"),
+        *((name, [TEXTS, TEXTS], ValueError, "one text") for name in ("frozen", "tag", "mask")),
+        ("mask", [TEXTS], ValueError, r"row 0 .* 0 \[MASK\]"),
+        ("tuned", [["a", None]], TypeError, r"row 1 .*None"),
+        ("classify", [[["a", "b"]]], TypeError, r"row 0 .*\blist\b"),
+        ("classify", [["a"], ["b", "c"]], ValueError, r"\b1 text and 2 pairs"),
+    ],
+)
+def test_texts_that_cannot_be_answered_are_refused(name, texts, error, message, home):
+    with pytest.raises(error, match=message):
+        minibert.predict(home / name, *texts)
 
 
 def test_two_labels_of_one_name_are_refused(home, tmp_path):

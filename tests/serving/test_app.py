@@ -214,7 +214,7 @@ def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
 def test_a_frozen_classifier_answers_as_in_python(kind, vectors, folder, tmp_path):
     texts, labels = labelled()
     settings = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
-    train(texts, labels, model=str(folder), folds=0, **settings).save(tmp_path / "sentiment")
+    train(texts, labels, model=folder, folds=0, **settings).save(tmp_path / "sentiment")
     classifier = Classifier.load(tmp_path / "sentiment")
     server, rows = app.Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
     answer = ask(server, "/classify", {"input": [[row, texts[0]] for row in rows] if kind == "pairs" else rows})
@@ -274,7 +274,7 @@ def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder, vectors,
 def test_masked_tokens_are_those_of_fill_mask(server, folder):
     texts = ["the [MASK] film", "a [MASK] and a [MASK]"]
     for found, text in zip(found_in(ask(server, "/fill-mask", {"input": texts}), "masks"), texts, strict=True):
-        expected = fill_mask(text, str(folder), 5)
+        expected = fill_mask(text, folder, 5)
         for mask, guesses in zip(found, expected, strict=True):
             assert [guess["token"] for guess in mask] == [guess.token for guess in guesses]
             assert_close([guess["probability"] for guess in mask], [guess.probability for guess in guesses])

@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Open to all, with a classifier."""
     place = tmp_path_factory.mktemp("served")
     folder = write_words_checkpoint(place / "words", head="masked-lm")
-    train(*labelled(), model=str(folder), folds=0).save(place / "sentiment")
+    train(*labelled(), model=folder, folds=0).save(place / "sentiment")
     options = ("--pooling", "mean", "--classifier", str(place / "sentiment"))
     with started(folder, place / "open.log", *options) as server:
         yield server

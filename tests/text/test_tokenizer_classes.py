@@ -25,19 +25,27 @@ OTHER_RULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", UNIGRAMS)
-@pytest.mark.parametrize("name", [None, "PreTrainedTokenizerFast"])
-def test_white_space_is_that_of_the_class_where_tokenizer_json_has_metaspace_alone(family, name, copied):
+SPACES = {"tokenizer.json": {"pre_tokenizer": METASPACE}}
+WHOLE = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}  # all of tokenizer.json counts
+SETTINGS: list[dict[str, Any]] = [
+    *({"add_prefix_space": value} for value in (True, False)),
+    *({"trim_offsets": False}, {"do_lower_case": False}, {"keep_accents": True}, {"tokenizer_class": None}),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "files"),
+    [
+        *((family, files) for family in UNIGRAMS for files in (SPACES, SPACES | WHOLE)),
+        ("xlm-roberta", SPACES | {"config.json": {"model_type": "bert", "pad_token_id": 0}}),
+        *((family, {"tokenizer_config.json": settings}) for family in CLASSES for settings in SETTINGS),
+    ],
+    ids=str,
+)
+def test_rules_and_settings_count_as_in_transformers(family, files, copied):
     folder = copied(family)
-    edit_json(folder / "tokenizer.json", pre_tokenizer=METASPACE)
-    edit_json(folder / "tokenizer_config.json", **({"tokenizer_class": name} if name else {}))
-    assert_as_transformers(folder)
-
-
-def test_a_bert_with_the_tokenizer_of_xlm_r_has_its_rules(copied):
-    folder = copied("xlm-roberta")
-    edit_json(folder / "config.json", model_type="bert", pad_token_id=0)
-    edit_json(folder / "tokenizer.json", pre_tokenizer=METASPACE)
+    for name, values in files.items():
+        edit_json(folder / name, **values)
     assert_as_transformers(folder)
 
 
@@ -63,21 +71,6 @@ def test_a_template_with_an_id_that_is_no_token_is_refused(copied):
     edit_json(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
     with pytest.raises(ValueError, match=rf"{folder}.*post_processor"):
         load_tokenizer(folder)
-
-
-@pytest.mark.parametrize("family", CLASSES)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *({"add_prefix_space": value} for value in (True, False)),
-        *({"trim_offsets": False}, {"do_lower_case": False}, {"keep_accents": True}, {"tokenizer_class": None}),
-    ],
-    ids=str,
-)
-def test_settings_of_the_class_count_as_in_transformers(family, settings, copied):
-    folder = copied(family)
-    edit_json(folder / "tokenizer_config.json", **settings)
-    assert_as_transformers(folder)
 
 
 def test_settings_of_the_model_count_as_in_transformers(folders, tmp_path):

@@ -1,7 +1,6 @@
 """The files of tokenizers are read as untrusted input, and older vocabularies give the same tokenizer."""
 
 import json
-import os
 import pickle
 import shutil
 import unicodedata
@@ -15,8 +14,9 @@ import tokenizers
 from support.models import HARD_TEXTS, edit_json, minilm_folder
 from support.tokenizers import (
     SENTENCES,
-    TEXTS,
+    assert_as_transformers,
     byte_pairs,
+    differences,
     write_config,
     write_saved,
     write_vocabulary,
@@ -203,15 +203,11 @@ LACKING: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("lines", LACKING.values(), ids=LACKING)
 def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transformers(tmp_path, lines):
-    write_config(tmp_path, "electra" if lines is WHOLE else "bert", 20)
-    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
-    texts = ["The films", "the [MASK] film", "x", ""]
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    ours = load_tokenizer(tmp_path)
-    assert ours.ids(texts) == theirs(texts)["input_ids"]
+    folder = tmp_path / "words"
+    write_config(folder, "electra" if lines is WHOLE else "bert", 20)
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    ours, theirs = assert_as_transformers(folder), AutoTokenizer.from_pretrained(folder)
     assert (ours.mask_id, ours.pad_id) == (theirs.mask_token_id, theirs.pad_token_id)
-    ours.save(tmp_path)
-    assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
 
 
 def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_path):
@@ -266,16 +262,11 @@ def write_byte_pairs(folder: Path, **settings: Any) -> Path:
     ],
 )
 def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings, tmp_path):
-    folder = write_byte_pairs(tmp_path, **settings)
+    folder = write_byte_pairs(tmp_path / "released", **settings)
     edit_json(folder / "config.json", vocab_size=1000)
-    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
-    texts = [*HARD_TEXTS, *TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
-    assert ours.ids(texts) == theirs(texts, truncation=True, max_length=512)["input_ids"]
-    assert ours(texts).offsets[2] == theirs(texts, padding=True, return_offsets_mapping=True)["offset_mapping"][2]
-    assert ours.encode("a cat", "sat") == theirs.encode("a cat", "sat")
-    ours.save(folder)
-    assert load_tokenizer(folder).ids(texts) == ours.ids(texts)
-    assert AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == ours.ids(texts)
+    ours = assert_as_transformers(folder)
+    texts = [*HARD_TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
+    assert differences(ours, AutoTokenizer.from_pretrained(folder), texts) == []
 
 
 # -- damaged files
@@ -377,15 +368,6 @@ def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule, tmp_path
             call("a" * 40 + "!")
         assert str(folder) in str(caught.value) and "\n" not in str(caught.value) and "aaa" not in str(caught.value)
     assert ids(folder, ["hello"]) != []  # other texts are read
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"])
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name, tmp_path):
-    folder = checkpoint(tmp_path, drop=("tokenizer.json",))
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    refused(folder, f"{name} is a pipe, not a file")
 
 
 @pytest.mark.parametrize(
