@@ -234,12 +234,3 @@ def test_a_file_without_a_classifier_is_refused(saved):
     os.mkfifo(path)
     with pytest.raises(ValueError, match=r"classifier\.safetensors.*pipe"):
         read(saved)
-
-
-def test_numbers_in_a_file_are_classes_in_the_order_of_their_values(checkpoint, tmp_path):
-    lines = [f"{text}\t{row % 12}\n" for row, text in enumerate(TEXTS)]
-    (tmp_path / "x.tsv").write_text("".join(lines))
-    classifier = train(Classification().read(tmp_path / "x.tsv"), model=checkpoint, folds=0)
-    assert classifier.labels == [str(number) for number in range(12)]
-    same = train(TEXTS, [row % 12 for row in range(24)], model=checkpoint, folds=0)
-    np.testing.assert_array_equal(classifier.predict_proba(NEW), same.predict_proba(NEW))

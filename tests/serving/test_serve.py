@@ -229,7 +229,6 @@ INPUTS: dict[str, tuple[int, str]] = {  # the expected status, and the JSON of "
     "one among ids": (422, "[5, " + "9" * 300 + "]"),
     "one of 5,000 digits among ids": (422, "[5, " + "9" * 5000 + "]"),
     "NaN": (400, "[NaN]"),
-    "half a surrogate pair": (400, '"\\ud800"'),
     "surrogates as bytes": (400, '"\udc80"'),
     "null": (400, "null"),
     "an empty list": (400, "[]"),
@@ -246,9 +245,7 @@ INPUTS: dict[str, tuple[int, str]] = {  # the expected status, and the JSON of "
     "5 MiB": (413, '"' + "a" * (5 << 20) + '"'),
 }
 BODIES: dict[str, tuple[int, bytes]] = {
-    "no JSON": (400, b"{"),
     "nothing": (400, b""),
-    "a byte order mark": (400, b"\xef\xbb\xbf" + of('"a"')),
     "bytes that are no UTF-8": (400, b'{"model": "words", "input": "\xff\xfe"}'),
     "a list": (400, b"[1, 2]"),
     "no input": (400, b'{"model": "words"}'),

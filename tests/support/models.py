@@ -47,8 +47,7 @@ every_head = pytest.mark.parametrize(("family", "head"), HEADS, ids=[f"{f.name}-
 WRONG_NUMBERS: list[Any] = [10**400, math.inf, math.nan, -1, 0.5, True, "5", [[1]]]
 every_wrong_number = pytest.mark.parametrize("value", WRONG_NUMBERS, ids=lambda value: str(value)[:5])
 
-Written = Callable[..., tuple[Path, Any]]  # the fixtures written and pair
-MakePair = Callable[..., "Pair"]
+Written = Callable[..., tuple[Path, Any]]  # the fixture of this name
 # Two states of a model, or two tensors, that must have the same names, shapes, dtypes and bits.
 assert_equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from minibert.text.tokenized import MODEL_INPUTS
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.wordpiece import SPECIAL_TOKENS
 from support.models import HARD_TEXTS
 
 SENTENCES = [
@@ -89,23 +90,7 @@ FRAGMENTS = [
     *("[UNK]", "[sep]", *SPECIAL, *[" "] * 12),
 ]
 # A vocabulary of BERT.
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "hello",
-    "world",
-    "the",
-    "cat",
-    "sat",
-    "##s",
-    "f",
-    "##ont",
-    "[",
-    "]",
-]
+WORDS = [*SPECIAL_TOKENS, "hello", "world", "the", "cat", "sat", "##s", "f", "##ont", "[", "]"]
 # Texts for small vocabularies, with tokens that the files of a tokenizer add.
 TEXTS = [
     *(
