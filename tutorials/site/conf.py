@@ -102,7 +102,7 @@ The course <tutorials/README>
 :glob:
 :caption: Core track
 tutorials/[12679]_*
-tutorials/1[0235678]_*
+tutorials/1[02356789]_*
 tutorials/2[0-9]_*
 ```
 ```{toctree}

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
+from textwrap import dedent
 from typing import Any
 from unittest.mock import patch
 
@@ -71,7 +72,8 @@ def parameters(given: inspect.Signature) -> Iterator[str]:
 def described(found: Any) -> str:
     """Return the docstring as Markdown; what is indented keeps its layout."""
     blocks = re.split(r"\n\s*\n", inspect.getdoc(found) or "")
-    return "\n\n".join(f"```text\n{block}\n```" if block.startswith("  ") else escaped(block) for block in blocks)
+    laid_out = (f"```text\n{dedent(block)}\n```" if block.startswith("  ") else escaped(block) for block in blocks)
+    return "\n\n".join(laid_out)
 
 
 def escaped(text: str) -> str:

@@ -89,6 +89,12 @@ def test_a_dead_link_would_be_found(link: str, tmp_path: Path) -> None:
     assert dead_links(tmp_path) == [("README.html", link)]
 
 
+def test_the_bar_at_the_side_has_every_notebook_once(site: Path) -> None:
+    bar = (site / "README.html").read_text("utf-8").partition('class="sidebar-tree"')[2].partition("</aside>")[0]
+    linked = Links(bar).addresses
+    assert [path.stem for path in NOTEBOOKS if linked.count(f"tutorials/{path.stem}.html") != 1] == []
+
+
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.relative_to(TUTORIALS).as_posix())
 def test_a_notebook_shows_the_outputs_that_are_stored_in_it(path: Path, site: Path) -> None:
     text = (site / path.relative_to(ROOT)).with_suffix(".html").read_text("utf-8")
