@@ -15,6 +15,7 @@ from support.words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.utils import outputs
+from minibert.utils.files import read_json
 from minibert.utils.outputs import LIST_FILE, atomic_folder, check_file, check_folder
 
 pytestmark = [
@@ -102,7 +103,7 @@ def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchang
     out, argv = tmp_path / "out", (FOLDERS[command], "--out", tmp_path / "out")
     assert run(*argv) == 0
     written = contents(out)
-    assert set(json.loads((out / LIST_FILE).read_text())["files"]) == written.keys() - {LIST_FILE}
+    assert set(read_json(out / LIST_FILE)["files"]) == written.keys() - {LIST_FILE}
     assert run(*argv) == 2
     assert contents(out) == written
     assert run(*argv, "--overwrite") == 0
@@ -273,7 +274,7 @@ def test_a_list_that_names_files_elsewhere_permits_nothing(tmp_path):
     out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
     write_two(out, "old")
     thesis.write_text("my life")
-    digests = json.loads((out / LIST_FILE).read_text())["files"]
+    digests = read_json(out / LIST_FILE)["files"]
     elsewhere = dict.fromkeys(("../thesis.txt", str(thesis)), hashlib.sha256(b"my life").hexdigest())
     (out / LIST_FILE).write_text(json.dumps({"files": digests | elsewhere}))
     write_two(out, "new", ("a.txt",))
