@@ -52,11 +52,6 @@ def folder(tmp_path: Path) -> Path:
     return write_words_checkpoint(tmp_path / "words")
 
 
-@pytest.fixture
-def one_thread() -> None:
-    """So it is for all tests."""
-
-
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
     """A random checkpoint by family, task head and sizes: its folder and transformers' model, for reading only."""

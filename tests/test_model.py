@@ -142,21 +142,6 @@ def test_sdpa_computes_requested_attentions_written_out(written):
     assert (torch.stack(ours.attentions).sum(dim=-1) - 1).abs().max() <= 1e-6
 
 
-def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair):
-    both = pair(head="sequence-classification")
-    ours, theirs = (forward(m, both.task.batch, both.task.labels | WANTED) for m in (both.ours, both.theirs))
-    assert list(ours.keys()) == list(theirs.keys()) == ["loss", "logits", "hidden_states", "attentions"]
-    assert_equal([ours["logits"], ours[0], ours[:2][1]], [theirs["logits"], theirs[0], theirs[1]])
-    without = forward(both.ours, both.task.batch)
-    assert without.keys() == ["logits"] and without.loss is None
-    assert without[0] is without.logits is without["logits"]
-    for name in ("pooled", "loss"):
-        with pytest.raises(KeyError, match=rf"'{name}'.*logits"):
-            without[name]
-    with pytest.raises(IndexError):
-        without[1]
-
-
 def test_the_encoder_knows_its_device_and_its_state_is_parameters_only():
     assert list(ENCODER.buffers()) == []
     assert set(ENCODER.state_dict()) == {name for name, _ in ENCODER.named_parameters()}

@@ -1,7 +1,6 @@
 """What only ModernBERT has: two sets of keys in config.json, windows, angles, heads that begin with a layer."""
 
 import dataclasses
-import json
 import unicodedata
 import warnings
 from pathlib import Path
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.models import HARD_TEXTS, Pair, small_config, unequal
+from support.models import HARD_TEXTS, Pair, edit_json, small_config, unequal
+from support.tokenizers import differences, write_config
 from support.training import Found, batch_of, examples, to_the_end
-from support.words import write_tsv
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 from torch import Tensor
@@ -29,6 +28,7 @@ from minibert.train.batches import Batches
 from minibert.train.loop import packed_loss, readable_loss, train
 from minibert.train.settings import TrainSettings
 from minibert.train.student import new_student
+from minibert.utils.files import read_json
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 
@@ -126,8 +126,7 @@ def test_a_fused_tensor_is_several_of_ours_in_order_and_its_whole_shape_is_named
     ):
         whole = torch.cat([module.weight for module in modules])
         assert torch.equal(stored[f"model.layers.1.{name}.weight"], whole)
-    raw = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(raw | {"intermediate_size": 36}))
+    edit_json(tmp_path / "config.json", intermediate_size=36)
     with pytest.raises(ValueError, match=r"mlp\.Wi\.weight.*74, 24.*72, 24"):
         minibert.load(tmp_path)
     with pytest.raises(ValueError, match=r"attention\.query is layers\.\{\}\.attn\.Wqkv.* 3 "):
@@ -235,12 +234,12 @@ def test_it_learns_in_bfloat16_without_padding():
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Its tokenizer, and every command
+# Its tokenizer, and its students
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with a tokenizer in the layout of the official one: NFC, bytes, [CLS] ... [SEP], runs of spaces."""
+    """A tokenizer in the layout of the official one: NFC, bytes, [CLS] ... [SEP], runs of spaces."""
     path = tmp_path_factory.mktemp("modernbert")
     library = Library(models.BPE())
     library.normalizer = normalizers.NFC()
@@ -262,20 +261,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model_input_names=["input_ids", "attention_mask"],
         **names,
     ).save_pretrained(path)
-    size = tiny("words", MODERNBERT, vocab_size=library.get_vocab_size(), max_position_embeddings=64, **FOUR)
-    make(size, "masked-lm", path)
+    write_config(path, MODERNBERT.name, library.get_vocab_size(), max_position_embeddings=64)
     return path
 
 
 def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder):
     ours, theirs = minibert.load_tokenizer(folder, max_length=64), AutoTokenizer.from_pretrained(folder)
-    given = {"truncation": True, "max_length": 64}
-    for text in HARD_TEXTS:
-        with warnings.catch_warnings(action="ignore"):  # two of them are too long
-            assert ours(text).input_ids[0].tolist() == theirs(text, **given)["input_ids"], text
-    pair = ours("one film", "another  film |||EMAIL||| [MASK]")
-    assert pair.input_ids[0].tolist() == theirs("one film", "another  film |||EMAIL||| [MASK]")["input_ids"]
-    file = json.loads((folder / "tokenizer.json").read_text())
+    with warnings.catch_warnings(action="ignore"):  # two of them are too long
+        assert differences(ours, theirs, HARD_TEXTS, max_length=64) == []
+    assert differences(ours, theirs, ["one film"], ["another  film |||EMAIL||| [MASK]"], 64) == []
+    file = read_json(folder / "tokenizer.json")
     merges = [tuple(merge) for merge in file["model"]["merges"]]
     special = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
     taking_space = [token["content"] for token in file["added_tokens"] if token["lstrip"]]
@@ -283,25 +278,6 @@ def test_ids_are_those_of_transformers_and_of_the_byte_pairs_by_hand(folder):
     for text in (text for text in HARD_TEXTS if "  " not in text):  # two spaces are a token of its own
         normal = unicodedata.normalize("NFC", text)
         assert by_hand.ids(normal) == theirs(text, add_special_tokens=False)["input_ids"], text
-
-
-def test_every_way_to_use_a_checkpoint_takes_it(folder, tmp_path):
-    table = write_tsv(tmp_path / "train.tsv")
-    texts = ["the film is good", "the film is bad"]
-    assert minibert.embed(texts, model=folder, pooling="mean").shape == (2, 24)
-    assert minibert.TextFeatures(folder).fit_transform(texts).shape == (2, 24)
-    short = {"epochs": 1, "precision": "float32", "warmup": 0.0}
-    minibert.train.finetune("classify", table, model=folder, out=tmp_path / "out", **short)
-    assert "label" in minibert.predict(tmp_path / "out", texts)[0]
-    minibert.train.distill(
-        table, teacher=tmp_path / "out", task="classify", out=tmp_path / "student", layers=2, **short
-    )
-    student = minibert.load(tmp_path / "student", head="sequence-classification")
-    assert student.config.architecture.windows == (None, None)  # of layers 0 and 3
-    assert len(minibert.predict(folder, ["the [MASK] is good"])[0]["masks"]) == 1
-    assert max(minibert.score(texts, folder)) < 0
-    traced = minibert.trace(minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder), "a film")
-    assert len(traced.layers) == 4 and "gate" in traced.layers[1]
 
 
 def test_a_student_keeps_layer_0_which_has_no_norm_as_its_first():

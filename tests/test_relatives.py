@@ -29,7 +29,7 @@ from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.families.modernbert import GatedFeedForward, RotaryAttention
+from minibert.families.modernbert import MODERNBERT, GatedFeedForward, RotaryAttention
 from minibert.heads import HEAD_CLASSES
 from minibert.hooks import Place
 from minibert.kernels.parts import with_parts
@@ -53,6 +53,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
     "layer_norm_eps": 1e-5,
     "num_labels": 3,
+    "pad_token_id": 0,
 }
 ROWS = [[5, 9, 13, 8], [7], [*range(3, 40)], [3, 4, 60, 2, 31, 17, 9], [11, 12, 13, 14], [*range(40, 80)]]
 every = pytest.mark.parametrize("family", RELATIVES.values(), ids=list(RELATIVES))
@@ -89,7 +90,7 @@ def pair_of(family: Family, **mistake: Any) -> Pair:
     FAMILIES[family.name] = family
     head = next(iter(family.heads))
     kind = getattr(upstream, family.upstream + HEAD_CLASSES[head].upstream)
-    theirs = kind(SimpleNamespace(**raw(family), pad_token_id=0)).eval()
+    theirs = kind(SimpleNamespace(**raw(family))).eval()
     randomise(theirs, 5)
     ours, state = model_of(family, head), dict(theirs.named_parameters())  # each shared one once
     names = {name: full_name(family, name, family.heads[head]) for name in ours.state_dict()}
@@ -243,10 +244,12 @@ def test_the_packed_training_step_is_the_readable_one(family, head, fast_parts):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a user does
+# What a user does, with ModernBERT too
+
+each = pytest.mark.parametrize("family", [*RELATIVES.values(), MODERNBERT], ids=[*RELATIVES, "modernbert"])
 
 
-@every
+@each
 def test_it_is_fine_tuned_and_predicts(family, tmp_path):
     write_folder(tmp_path / "words", family, None)
     write_tsv(tmp_path / "train.tsv")
@@ -256,7 +259,7 @@ def test_it_is_fine_tuned_and_predicts(family, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")  # models that barely learned
-@every
+@each
 def test_it_is_distilled_into_fewer_layers_of_itself(family, tmp_path):
     folder, how = write_folder(tmp_path / "teacher", family, "masked-lm"), {"max_length": 16, "batch_size": 8}
     corpus = write_corpus(tmp_path / "corpus.txt", documents=8)

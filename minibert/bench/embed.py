@@ -243,8 +243,8 @@ def rounds(session: Session) -> None:
 
 def pair(session: Session, job: str) -> list[BenchRow]:
     """Return new rows of one sentence for minibert and transformers, both in float32, if they run."""
-    rows = [session.result.row(name) for name in FLOAT32]
-    return [BenchRow(row.contestant, job, {"sentences": 1}) for row in rows if row]
+    main = [row for row in session.result.rows if row.ranked and row.job == session.result.job]
+    return [BenchRow(row.contestant, job, {"sentences": 1}) for row in main if row.contestant.name in FLOAT32]
 
 
 def one_sentence(session: Session) -> None:

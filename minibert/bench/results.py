@@ -134,11 +134,6 @@ class BenchResult:
     notes: dict[str, str] = field(default_factory=dict)  # printed below the table
     failures: list[str] = field(default_factory=list)  # what is wrong with our own results
 
-    def row(self, name: str) -> BenchRow | None:
-        """Return the row of a contestant in the main job, if it counts."""
-        rows = (row for row in self.rows if row.ranked and row.job == self.job)
-        return next((row for row in rows if row.contestant.name == name), None)
-
     def ratio(self, theirs: BenchRow) -> Spread | None:
         """Return our speed-up over a row, round by round; None if one of the two does not count.
 

@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
 from minibert.config import Config
-from minibert.text.tokenizer_settings import NORMALIZER_SETTINGS
+from minibert.text.tokenizer_settings import NORMALIZER_SETTINGS, as_token
 from minibert.utils.files import JsonObject
 from minibert.utils.printing import brief
 
@@ -72,7 +72,7 @@ def roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], 
 
 def xlm_roberta(settings: JsonObject, file: JsonObject, special: Mapping[str, str], vocab: Any) -> Rules:
     """Return the rules of XLMRobertaTokenizer (transformers.models.xlm_roberta.tokenization_xlm_roberta)."""
-    bos, eos = token_text(settings["bos_token"]), token_text(settings["eos_token"])
+    bos, eos = (as_token(settings[role]).content for role in ("bos_token", "eos_token"))
     scheme = "always" if settings.get("add_prefix_space", True) else "never"
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     table = charsmap(file)
@@ -139,11 +139,6 @@ def class_of(name: object, source: str) -> str:
             f"{', '.join(known)}; if tokenizer.json holds all of its rules, set tokenizer_class to {AS_IS!r}"
         )
     return ALIASES.get(short, short)
-
-
-def token_text(token: Any) -> str:
-    """Return a special token of settings, a str or {"content": str, ...}, as a str."""
-    return str(token["content"] if isinstance(token, dict) else token)
 
 
 def charsmap(file: JsonObject) -> bytes | None:

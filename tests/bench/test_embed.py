@@ -143,7 +143,7 @@ def measure(
 ) -> Any:
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(contestants))
     settings = BenchSettings(**{"quick": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
-    return harness.measure(str(checkpoint), settings, replace(embed.BENCHMARK, stages=stages))
+    return harness.measure(checkpoint, settings, replace(embed.BENCHMARK, stages=stages))
 
 
 @pytest.mark.slow

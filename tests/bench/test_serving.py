@@ -75,7 +75,7 @@ def test_clients_count_answers_and_errors(no_network):
 @pytest.mark.slow
 def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint, tmp_path):
     settings = BenchSettings(serve=True, infinity=sys.executable)  # any program
-    folder = serving.prepare(str(checkpoint), tmp_path, settings)
+    folder = serving.prepare(checkpoint, tmp_path, settings)
     assert (folder / "model.onnx").stat().st_size > (folder / "model.safetensors").stat().st_size
 
 
@@ -83,7 +83,7 @@ def test_the_checkpoint_of_the_servers_has_an_onnx_file_for_infinity(checkpoint,
 def test_a_whole_measurement(no_network, minilm, monkeypatch):
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
     settings = BenchSettings(serve=True, quick=True, sentences=500, threads=1)
-    found = harness.measure(str(minilm), settings, serving.BENCHMARK)
+    found = harness.measure(minilm, settings, serving.BENCHMARK)
     assert found.wrong == []
     assert [row.at for row in found.rows if row.ranked] == [1, 8, 64]
 
@@ -116,5 +116,5 @@ def test_under_full_load_for_minutes_there_is_no_error_and_the_memory_of_the_ser
 def test_a_server_that_does_not_start_is_reported_with_its_last_line(no_network, checkpoint, monkeypatch):
     monkeypatch.setattr(serving, "MINIBERT", serving.MINIBERT.replace("mean", "best"))
     monkeypatch.delenv("MINIBERT_DATA", raising=False)  # its sentences are too long for this vocabulary
-    found = harness.measure(str(checkpoint), BenchSettings(serve=True, quick=True, sentences=8), serving.BENCHMARK)
+    found = harness.measure(checkpoint, BenchSettings(serve=True, quick=True, sentences=8), serving.BENCHMARK)
     assert "pooling is 'best'" in found.wrong[0]

@@ -32,7 +32,7 @@ EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids
 def context_of(place: Path, family: str, objective: str, positions: int) -> Context:
     """A tiny checkpoint with a task head, as the benchmark writes it."""
     plain = write_words_checkpoint(place / "plain", family, max_position_embeddings=positions)
-    folder = training.prepare(str(plain), place, BenchSettings(train=True, objective=objective))
+    folder = training.prepare(plain, place, BenchSettings(train=True, objective=objective))
     return Context(folder, place, 1, "cpu", positions)
 
 
@@ -48,6 +48,11 @@ def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Context, list[Example
     return made, training.make_examples(
         "mlm", ["a film a fine film the mess"] * 600, minibert.load_tokenizer(made.folder)
     )
+
+
+def measure(checkpoint: Path, sentences: int = BATCH + 1, **changes: Any) -> Any:
+    settings = BenchSettings(train=True, sentences=sentences, rounds=1, **changes)
+    return harness.measure(checkpoint, settings, training.BENCHMARK)
 
 
 # -- equality
@@ -171,8 +176,7 @@ def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(cuda, ch
     one = Contestant("one", "One", "float32", load, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [one])
     monkeypatch.setattr(training, "compare_training", compare)
-    settings = BenchSettings(train=True, device="cuda", sentences=BATCH + 1, rounds=1)
-    (row,) = harness.measure(str(checkpoint), settings, training.BENCHMARK).rows
+    (row,) = measure(checkpoint, device="cuda").rows
     assert devices == ["cpu", "cuda"]
     assert (row.reason, row.peak) == ("", 123)
 
@@ -207,16 +211,11 @@ def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_o
     broken = Contestant("two", "Two", "float32", fail, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [lost, broken])
     monkeypatch.setattr(training, "compare_training", lambda *_: (10, 3, 1e-6))
-    found = harness.measure(
-        str(checkpoint), BenchSettings(train=True, sentences=BATCH + 1, rounds=1), training.BENCHMARK
-    )
+    found = measure(checkpoint)
     assert [row.reason for row in found.rows] == ["its loss is not finite", "failed: ValueError: no such thing"]
     assert "7 of 10 parameters" in found.wrong[0]
     for outcome, holds in (((0, 0, 0.0), False), ((10, 0, 2e-5), False), ((10, 0, 1e-6), True)):
         monkeypatch.setattr(training, "compare_training", lambda *_, outcome=outcome: outcome)
-        found = harness.measure(
-            str(checkpoint), BenchSettings(train=True, sentences=BATCH + 1, rounds=1), training.BENCHMARK
-        )
-        assert (not found.wrong) == holds
+        assert (not measure(checkpoint).wrong) == holds
     with pytest.raises(ValueError, match=r"32 .*32 rows.* 32"):
-        harness.measure(str(checkpoint), BenchSettings(train=True, sentences=BATCH), training.BENCHMARK)
+        measure(checkpoint, sentences=BATCH)

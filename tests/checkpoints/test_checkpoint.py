@@ -1,5 +1,6 @@
 """A checkpoint is opened once by each command: found, its config read, its tensors listed."""
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,15 @@ from minibert.storage import hub
 
 ONCE = {"locate": 1, "from_file": 1, "list_tensors": 1}
 COMMANDS = [
-    ["finetune", "classify", "texts.tsv", "--model", "words", "--out", "out", "--batch-size", "8"],
-    ["distill", "texts.tsv", "--task", "classify", "--teacher", "tuned", "--out", "out", "--batch-size", "8"],
-    ["distill", "lines.txt", "--teacher", "pretrained", "--out", "out", "--steps", "2", "--max-length", "16"],
-    ["predict", "tuned", "a good film"],
-    ["evaluate", "tuned", "texts.tsv"],
-    ["embed", "texts.tsv", "--text", "1", "--model", "words", "--out", "out.npy"],
-    ["score", "a good film", "--model", "pretrained"],
-    ["fill-mask", "a [MASK] film", "--model", "pretrained"],
-    ["trace", "a good film", "--model", "pretrained", "--out", "out.html"],
+    "finetune classify texts.tsv --model words --out out --batch-size 8",
+    "distill texts.tsv --task classify --teacher tuned --out out --batch-size 8",
+    "distill lines.txt --teacher pretrained --out out --steps 2 --max-length 16",
+    "predict tuned 'a good film'",
+    "evaluate tuned texts.tsv",
+    "embed texts.tsv --text 1 --model words --out out.npy",
+    "score 'a good film' --model pretrained",
+    "fill-mask 'a [MASK] film' --model pretrained",
+    "trace 'a good film' --model pretrained --out out.html",
 ]
 
 
@@ -55,9 +56,9 @@ def counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore:all 24 texts")
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
 def test_a_command_opens_its_checkpoint_once(command, counts):
-    assert main(command) == 0
+    assert main(shlex.split(command)) == 0
     assert counts == ONCE
 
 

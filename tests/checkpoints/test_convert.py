@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from support.models import HEADS, Pair, Written, assert_equal, unequal
+from support.models import HEADS, Pair, Written, assert_equal, edit_json, unequal
 from support.words import as_before_2021, state_vectors
 
 import minibert
@@ -39,8 +39,8 @@ def old_names(state: dict[str, Any]) -> dict[str, Any]:
 def write_old(folder: Path, model: Any, change: Change = dict, legacy: bool = False, model_type: bool = True) -> Path:
     """A folder as it was before safetensors: config.json, vocab.txt and the model's state as a pickle."""
     folder.mkdir(parents=True)
-    config = {key: value for key, value in model.config.to_dict().items() if model_type or key != "model_type"}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(model.config.to_dict()))
+    edit_json(folder / "config.json", *["model_type"] * (not model_type))
     for name, text in (("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n"), ("README.md", "not needed")):
         (folder / name).write_text(text)
     torch.save(change(dict(model.state_dict())), folder / PICKLES[0], _use_new_zipfile_serialization=not legacy)
@@ -112,7 +112,7 @@ def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretr
     where = {name: f"pytorch_model-{1 + number % 2:05}-of-00002.bin" for number, name in enumerate(state)}
     for shard in set(where.values()):
         torch.save({name: values for name, values in state.items() if where[name] == shard}, folder / shard)
-    (folder / PICKLES[1]).write_text(json.dumps({"weight_map": where}))
+    edit_json(folder / PICKLES[1], weight_map=where)
     done = convert(folder, tmp_path / "new")
     assert done["read"] == sorted(set(where.values()))
     assert done["written"] == ["config.json", "model.safetensors", "vocab.txt"]
@@ -128,8 +128,7 @@ def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretr
 def test_load_and_convert_take_the_model_type_that_config_json_lacks(written, tmp_path):
     original, model = written(BERT)
     folder, old = shutil.copytree(original, tmp_path / "a"), write_old(tmp_path / "old", model, model_type=False)
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({key: values[key] for key in values if key != "model_type"}))
+    edit_json(folder / "config.json", "model_type")
     with pytest.raises(ValueError, match=r"config\.json.*model_type.*model_type="):
         minibert.load(folder)
     assert minibert.load(folder, model_type="bert").config.model_type == "bert"

@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import HEADS, TESTED
+from support.models import HEADS, TESTED, small_config
 from torch.export import Dim
 
 import minibert
 from minibert.checkpoints import export as export_module
 from minibert.checkpoints.export import Positional, export, inputs_of
+from minibert.families import FAMILIES
 from minibert.heads import HEAD_CLASSES
 
-SIZES: dict[str, Any] = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
-SIZES |= {"intermediate_size": 37, "max_position_embeddings": 70}
 CASES = [*((family, "") for family in TESTED), *HEADS]
 
 
 def small(family: str, head: str = "") -> Any:
-    pad = {"pad_token_id": 3} if family == "modernbert" else {}  # whose own is beyond this vocabulary
-    config = minibert.Config.from_dict({"model_type": family} | SIZES | pad)
+    config = small_config(FAMILIES[family], max_position_embeddings=70, num_labels=2)
     return (HEAD_CLASSES[head] if head else minibert.Encoder)(config).eval()
 
 

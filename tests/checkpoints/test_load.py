@@ -1,7 +1,6 @@
 """Official files load under every name, prefix and dtype they have; what we save, transformers loads bit-equal."""
 
 import copy
-import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.hooks import base
 from minibert.parity.checkpoints import open_upstream, task
 from minibert.storage import tensor_files
+from minibert.utils.files import read_json
 
 Change = Callable[[dict[str, Tensor]], Any]
 D = 24  # hidden size of parity's tiny checkpoints
@@ -251,7 +251,7 @@ def test_what_we_save_loads_bit_equal_in_transformers_and_here(family, written, 
     again, report = load(saved)
     assert (report.ignored, report.missing) == ({}, [])
     assert_equal(dict(again.state_dict()), dict(encoder.state_dict()))
-    before, after = (json.loads((path / "config.json").read_text()) for path in (folder, saved))
+    before, after = (read_json(path / "config.json") for path in (folder, saved))
     if "layer_types" in before:  # their period in its place
         assert before.pop("layer_types")[: after["global_attn_every_n_layers"]] == [
             "full_attention",
@@ -274,7 +274,7 @@ def test_transformers_loads_the_dtype_that_was_saved(dtype, bert, tmp_path):
     """transformers follows the dtype of config.json; the one of the original would change the weights."""
     encoder = minibert.load(edited(bert, tmp_path / "half", dict, torch_dtype="float16", dtype="float16"))
     minibert.save(encoder.to(dtype), tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    assert read_json(tmp_path / "saved" / "config.json")["dtype"] == str(dtype).removeprefix("torch.")
     theirs, expected = AutoModel.from_pretrained(tmp_path / "saved"), load_file(bert / "model.safetensors")
     assert theirs.dtype == dtype
     assert_equal(dict(theirs.state_dict()), {name: x.to(dtype) for name, x in expected.items()})

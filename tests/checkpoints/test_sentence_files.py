@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.models import every_wrong_number
+from support.models import edit_json, every_wrong_number
 from support.words import state_vectors
 
 from minibert.checkpoints.sentence_files import Stated, read_stated
@@ -62,7 +62,7 @@ def test_files_of_the_hugging_face_cache_are_links_and_are_followed(folder):
 )
 def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder, file, key, value):
     state_vectors(folder, newer=True)
-    (folder / file).write_text(json.dumps({key: value, "do_lower_case": True}))
+    edit_json(folder / file, **{key: value, "do_lower_case": True})
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     with pytest.raises(ValueError, match=rf"{file}.*{key} is .{{1,60}};"):
         read_stated(folder)
@@ -70,8 +70,9 @@ def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder, file, key,
 
 def test_transformers_number_for_no_limit_is_no_limit(folder):
     state_vectors(folder, newer=True)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
-    assert read_stated(folder) == Stated("mean", True, 20)
+    assert read_stated(edit_json(folder / "tokenizer_config.json", model_max_length=int(1e30))) == Stated(
+        "mean", True, 20
+    )
 
 
 DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}

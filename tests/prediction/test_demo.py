@@ -85,7 +85,7 @@ def test_a_process_without_network_has_none():
 
 def test_the_demo_returns_what_it_shows(checkpoint, tmp_path, capsys):
     data = write_tsv(tmp_path / "x.tsv", 40)
-    figures = demo(str(data), str(checkpoint))
+    figures = demo(str(data), checkpoint)
     json.dumps(figures, allow_nan=False)
     text, evaluation = capsys.readouterr().out, figures["evaluation"]
     N, S = figures["ids"]["shape"]
@@ -102,14 +102,14 @@ def test_the_demo_returns_what_it_shows(checkpoint, tmp_path, capsys):
 def test_the_pooling_that_the_files_state_is_measured_on_the_same_texts(checkpoint, tmp_path, capsys):
     data, stating = write_tsv(tmp_path / "x.tsv", 40), shutil.copytree(checkpoint, tmp_path / "stating")
     state_vectors(stating, max_length=64, newer=True)
-    figures = demo(str(data), str(stating))
+    figures = demo(str(data), stating)
     found = figures["stated"]["evaluation"]
     vectors = embed([*find_reviews(data).texts], model=stating, pooling="mean", normalize=True)
     _, right = learn(vectors, find_reviews(data).labels)
     assert found == asdict(right)
     line = f"mean pooling   {right.accuracy:.3f} ± {right.standard_error:.3f} (standard error), the same texts"
     assert line in capsys.readouterr().out
-    assert figures["evaluation"] == demo(str(data), str(checkpoint))["evaluation"]  # [CLS] as before
+    assert figures["evaluation"] == demo(str(data), checkpoint)["evaluation"]  # [CLS] as before
 
 
 @pytest.mark.parametrize("pooling", [None, "cls", "damaged"])
@@ -119,7 +119,7 @@ def test_files_that_state_nothing_else_add_no_line(pooling, checkpoint, tmp_path
         state_vectors(stating, "cls", max_length=64, newer=True)
     elif pooling == "damaged":
         (stating / "modules.json").write_text("{}")
-    assert demo(str(data), str(stating))["stated"] is None
+    assert demo(str(data), stating)["stated"] is None
     assert "pooling" not in capsys.readouterr().out
 
 
@@ -144,7 +144,7 @@ def test_the_command_writes_sample_files_and_names_the_folder(checkpoint, tmp_pa
 def test_first_rows_of_a_single_class_are_refused_with_a_hint(rows, message, checkpoint, tmp_path):
     (tmp_path / "x.tsv").write_text("good\t1\n" * 10 + "bad\t0\n" * 10)
     with pytest.raises(ValueError, match=message):
-        demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=rows)
+        demo(str(tmp_path / "x.tsv"), checkpoint, rows=rows)
 
 
 # -- the checkpoint

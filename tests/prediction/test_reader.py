@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from support.kinds import HEADS, write_kinds, write_theirs
-from support.models import every_wrong_number, open_upstream
+from support.models import edit_json, every_wrong_number, open_upstream
 from support.words import labelled, write_words_checkpoint
 
 import minibert
@@ -41,7 +41,7 @@ def test_texts_in_the_place_of_the_model_are_answered_with_the_order():
 
 def test_the_kind_of_a_folder_is_decided_by_its_files(home, tmp_path):
     assert [folder_kind(home / name) for name in ("frozen", "tuned", "encoder")] == ["frozen", "classify", "encoder"]
-    (home / "encoder" / "training.json").write_text(json.dumps({"task": "tag"}))  # the weights are what counts
+    edit_json(home / "encoder" / "training.json", task="tag")  # the weights are what counts
     assert folder_kind(home / "encoder") == "encoder"
     for head, kind in (("pretraining", "mask"), ("next-sentence", "encoder")):
         assert folder_kind(write_theirs(tmp_path / head, head)) == kind
@@ -58,10 +58,8 @@ def test_every_relative_of_transformers_is_recognised_by_its_head(family, tmp_pa
 
 def test_a_head_that_config_json_names_and_the_weights_lack_is_none(home, tmp_path):
     folder = shutil.copytree(home / "encoder", tmp_path / "bare")
-    config = json.loads((folder / "config.json").read_text())
-    for named, kind in ((["BertForTokenClassification"], "encoder"), (None, "encoder"), (7, "encoder")):
-        (folder / "config.json").write_text(json.dumps(config | {"architectures": named}))
-        assert folder_kind(folder) == kind
+    for named in (["BertForTokenClassification"], None, 7):
+        assert folder_kind(edit_json(folder / "config.json", architectures=named)) == "encoder"
 
 
 # -- answers
@@ -131,8 +129,7 @@ def test_the_problem_type_of_config_json_decides_the_form(problem, labels, expec
 
 def test_a_head_of_one_class_is_refused_and_its_encoder_loads(tmp_path):
     write_theirs(tmp_path, "sequence-classification", num_labels=1)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": "single_label_classification"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    edit_json(tmp_path / "config.json", problem_type="single_label_classification")
     assert minibert.load(tmp_path).embeddings.token.weight.isfinite().all()
     assert minibert.embed(TEXTS, tmp_path).shape == (2, 24)
     for call in (partial(minibert.load, head="sequence-classification"), partial(minibert.predict, texts=TEXTS)):
@@ -231,8 +228,6 @@ def test_a_tagger_reads_a_long_text_to_its_end(tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such"),
-        (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "task head"),
         (lambda home: minibert.predict(home / "tuned", TEXTS, pretokenized=True), ValueError, "pretokenized.*classify"),
         (lambda home: open_reader(home / "tag", model="x"), ValueError, r"model is 'x'.*\btag\b"),
         (
@@ -254,33 +249,39 @@ def test_a_tagger_reads_a_long_text_to_its_end(tmp_path):
             TypeError,
             "tokenizer",
         ),
-        (lambda home: minibert.predict(home / "answer", TEXTS), ValueError, "second texts"),
-        (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "one text"),
-        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"row 0 .* 0 \[MASK\]"),
-        (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, r"row 1 .*None"),
-        (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, r"row 0 .*\blist\b"),
-        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, r"\b1 text and 2 pairs"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(call, error, message, home):
+def test_a_call_that_cannot_be_is_refused(call, error, message, home):
     with pytest.raises(error, match=message):
         call(home)
 
 
+@pytest.mark.parametrize(
+    ("name", "texts", "error", "message"),
+    [
+        ("no/such", [TEXTS], FileNotFoundError, "no/such"),
+        ("encoder", [TEXTS], ValueError, "task head"),
+        ("answer", [TEXTS], ValueError, "second texts"),
+        *((name, [TEXTS, TEXTS], ValueError, "one text") for name in ("frozen", "tag", "mask")),
+        ("mask", [TEXTS], ValueError, r"row 0 .* 0 \[MASK\]"),
+        ("tuned", [["a", None]], TypeError, r"row 1 .*None"),
+        ("classify", [[["a", "b"]]], TypeError, r"row 0 .*\blist\b"),
+        ("classify", [["a"], ["b", "c"]], ValueError, r"\b1 text and 2 pairs"),
+    ],
+)
+def test_texts_that_cannot_be_answered_are_refused(name, texts, error, message, home):
+    with pytest.raises(error, match=message):
+        minibert.predict(home / name, *texts)
+
+
 def test_two_labels_of_one_name_are_refused(home, tmp_path):
-    folder = shutil.copytree(home / "classify", tmp_path / "twice")
-    config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "a"}}
-    (folder / "config.json").write_text(json.dumps(config))
+    folder = relabelled(home / "classify", tmp_path / "twice", {"0": "a", "1": "a"})
     with pytest.raises(ValueError, match=r"'a'.*id2label"):
         minibert.predict(folder, TEXTS)
 
 
 def relabelled(folder: Path, new: Path, names: dict[str, Any]) -> Path:
-    config = json.loads((shutil.copytree(folder, new) / "config.json").read_text())
-    (new / "config.json").write_text(json.dumps(config | {"id2label": names}))
-    return new
+    return edit_json(shutil.copytree(folder, new) / "config.json", id2label=names)
 
 
 @pytest.mark.parametrize("name", [None, 7, True, ["a"], {}])
@@ -309,8 +310,7 @@ def test_a_new_head_replaces_labels_without_a_text_as_name(home, tmp_path):
 @every_wrong_number
 def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value, home, tmp_path):
     folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
-    report = json.loads((folder / "training.json").read_text()) | {"asked": {"max_length": value}}
-    (folder / "training.json").write_text(json.dumps(report))
+    edit_json(folder / "training.json", asked={"max_length": value})
     with pytest.raises(ValueError, match=r"training\.json.*max_length is .{1,60};"):
         minibert.predict(folder, TEXTS)
 

@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from support.models import edit_json
 from support.words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
-from minibert.prediction.frozen import Classifier, train
+from minibert.prediction.frozen import train
 from minibert.serving import ServerSettings, app, models
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.masked_text import fill_mask
@@ -193,7 +194,7 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors, folder):
 @pytest.mark.filterwarnings("ignore:1 of 2 texts is longer")
 def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
     left = shutil.copytree(folder, tmp_path / "left")
-    (left / "tokenizer_config.json").write_text(json.dumps({"truncation_side": "left"}))
+    edit_json(left / "tokenizer_config.json", truncation_side="left")
     embedder = minibert.Embedder(left, minibert.Recipe(pooling="mean"), "cpu")
     texts = ["the lovely film", LONG + "bad play"]
     ids = minibert.load_tokenizer(left).ids(texts, max_length=20)
@@ -208,20 +209,24 @@ def test_token_ids_are_cut_on_the_side_that_the_files_state(folder, tmp_path):
 # -- labels and masked tokens
 
 
+def assert_answers_as_predict(server: app.Server, input: list[Any], folder: Path) -> None:
+    """The answers to texts or pairs are those of `minibert.predict`, numbers within 1e-5."""
+    texts, pairs = zip(*input, strict=True) if isinstance(input[0], list) else (input, None)
+    answer = ask(server, "/classify", {"input": input})
+    for found, row in zip(answer.json()["data"], minibert.predict(folder, texts, pairs), strict=True):
+        close = json.loads(json.dumps(row), parse_float=lambda number: pytest.approx(float(number), abs=1e-5))
+        assert {name: found[name] for name in row} == close
+
+
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
 @pytest.mark.parametrize("kind", ["texts", "pairs", "windows"])
 def test_a_frozen_classifier_answers_as_in_python(kind, vectors, folder, tmp_path):
     texts, labels = labelled()
     settings = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
-    train(texts, labels, model=str(folder), folds=0, **settings).save(tmp_path / "sentiment")
-    classifier = Classifier.load(tmp_path / "sentiment")
+    train(texts, labels, model=folder, folds=0, **settings).save(tmp_path / "sentiment")
     server, rows = app.Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
-    answer = ask(server, "/classify", {"input": [[row, texts[0]] for row in rows] if kind == "pairs" else rows})
-    probabilities = classifier.predict_proba(rows, [texts[0]] * 2 if kind == "pairs" else None)
-    assert_close([list(each.values()) for each in found_in(answer, "probabilities")], probabilities)
-    assert [list(each) for each in found_in(answer, "probabilities")] == [classifier.labels] * 2
-    assert found_in(answer, "label") == [classifier.labels[row.argmax()] for row in probabilities]
-    assert_close(found_in(answer, "probability"), probabilities.max(axis=1))
+    rows = [[row, texts[0]] for row in rows] if kind == "pairs" else rows
+    assert_answers_as_predict(server, rows, tmp_path / "sentiment")
     assert ask(server, "/v1/models", method="GET").json()["data"][1]["id"] == "sentiment"
     assert ask(server, "/classify", {"input": texts if kind == "pairs" else [["a", "b"]]}).status_code == 422
     assert ask(server, "/classify", {"input": "good", "model": "words"}).status_code == 404
@@ -238,12 +243,8 @@ def test_a_frozen_classifier_answers_as_in_python(kind, vectors, folder, tmp_pat
 )
 def test_a_folder_of_transformers_answers_as_predict(head, input, vectors, tmp_path):
     write_words_checkpoint(tmp_path / "theirs", head=head, max_position_embeddings=120)
-    texts, pairs = zip(*input, strict=True) if isinstance(input[0], list) else (input, None)
-    expected = minibert.predict(tmp_path / "theirs", texts, pairs)
-    answer = ask(app.Server(vectors, load_labels(tmp_path / "theirs", "cpu")), "/classify", {"input": input})
-    for found, row in zip(answer.json()["data"], expected, strict=True):
-        close = json.loads(json.dumps(row), parse_float=lambda number: pytest.approx(float(number), abs=1e-6))
-        assert {name: found[name] for name in row} == close
+    server = app.Server(vectors, load_labels(tmp_path / "theirs", "cpu"))
+    assert_answers_as_predict(server, input, tmp_path / "theirs")
 
 
 def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(vectors, tmp_path):
@@ -273,7 +274,7 @@ def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder, vectors,
 def test_masked_tokens_are_those_of_fill_mask(server, folder):
     texts = ["the [MASK] film", "a [MASK] and a [MASK]"]
     for found, text in zip(found_in(ask(server, "/fill-mask", {"input": texts}), "masks"), texts, strict=True):
-        expected = fill_mask(text, str(folder), 5)
+        expected = fill_mask(text, folder, 5)
         for mask, guesses in zip(found, expected, strict=True):
             assert [guess["token"] for guess in mask] == [guess.token for guess in guesses]
             assert_close([guess["probability"] for guess in mask], [guess.probability for guess in guesses])

@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Open to all, with a classifier."""
     place = tmp_path_factory.mktemp("served")
     folder = write_words_checkpoint(place / "words", head="masked-lm")
-    train(*labelled(), model=str(folder), folds=0).save(place / "sentiment")
+    train(*labelled(), model=folder, folds=0).save(place / "sentiment")
     options = ("--pooling", "mean", "--classifier", str(place / "sentiment"))
     with started(folder, place / "open.log", *options) as server:
         yield server
@@ -222,40 +222,43 @@ def of(input: str) -> bytes:
     return b'{"model": "words", "input": ' + input.encode("utf-8", "surrogatepass") + b"}"
 
 
-BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
-    "no JSON": (400, post(b"{")),
-    "nothing": (400, post(b"")),
-    "a byte order mark": (400, post(b"\xef\xbb\xbf" + of('"a"'))),
-    "bytes that are no UTF-8": (400, post(b'{"model": "words", "input": "\xff\xfe"}')),
-    "deep JSON": (422, post(of("[" * 100_000 + "]" * 100_000))),
-    "deep objects": (400, post(of('{"a":' * 50_000 + "1" + "}" * 50_000))),
-    "an integer of 5,000 digits": (400, post(of("9" * 5000))),
-    "one among ids": (422, post(of("[5, " + "9" * 300 + "]"))),
-    "one of 5,000 digits among ids": (422, post(of("[5, " + "9" * 5000 + "]"))),
-    "NaN": (400, post(of("[NaN]"))),
-    "half a surrogate pair": (400, post(of('"\\ud800"'))),
-    "surrogates as bytes": (400, post(of('"\udc80"'))),
-    "a list as the body": (400, post(b"[1, 2]")),
-    "no input": (400, post(b'{"model": "words"}')),
-    "null": (400, post(of("null"))),
-    "an empty list": (400, post(of("[]"))),
-    "an object as input": (400, post(of('{"a": 1}'))),
-    "a number among texts": (422, post(of('["a", 1]'))),
-    "a list among texts": (422, post(of('["a", ["b"]]'))),
-    "an empty row of ids": (422, post(of("[[5], []]"))),
-    "a negative id": (422, post(of("[[5], [-1]]"))),
-    "an id beyond the vocabulary": (422, post(of("[[5], [100000]]"))),
-    "ids of another tokenizer": (422, post(of("[[5, 6, 7]]"))),
-    "an id that is true": (422, post(of("[[5, true]]"))),
-    "a text of 10,000 words": (422, post(of('["a", "' + "good " * 10_000 + '"]'))),
-    "2,049 texts": (422, post(of("[" + '"a",' * 2048 + '"a"]'))),
-    "an unknown field": (400, post(b'{"model": "words", "input": "a", "dimension": 3}')),
-    "an unknown encoding": (400, post(b'{"model": "words", "input": "a", "encoding_format": "int8"}')),
-    "true for a number": (400, post(b'{"model": "words", "input": "a", "dimensions": true}')),
-    "another model": (404, post(b'{"model": "gpt", "input": "a"}')),
+INPUTS: dict[str, tuple[int, str]] = {  # the expected status, and the JSON of "input"
+    "deep JSON": (422, "[" * 100_000 + "]" * 100_000),
+    "deep objects": (400, '{"a":' * 50_000 + "1" + "}" * 50_000),
+    "an integer of 5,000 digits": (400, "9" * 5000),
+    "one among ids": (422, "[5, " + "9" * 300 + "]"),
+    "one of 5,000 digits among ids": (422, "[5, " + "9" * 5000 + "]"),
+    "NaN": (400, "[NaN]"),
+    "surrogates as bytes": (400, '"\udc80"'),
+    "null": (400, "null"),
+    "an empty list": (400, "[]"),
+    "an object": (400, '{"a": 1}'),
+    "a number among texts": (422, '["a", 1]'),
+    "a list among texts": (422, '["a", ["b"]]'),
+    "an empty row of ids": (422, "[[5], []]"),
+    "a negative id": (422, "[[5], [-1]]"),
+    "an id beyond the vocabulary": (422, "[[5], [100000]]"),
+    "ids of another tokenizer": (422, "[[5, 6, 7]]"),
+    "an id that is true": (422, "[[5, true]]"),
+    "a text of 10,000 words": (422, '["a", "' + "good " * 10_000 + '"]'),
+    "2,049 texts": (422, "[" + '"a",' * 2048 + '"a"]'),
+    "5 MiB": (413, '"' + "a" * (5 << 20) + '"'),
+}
+BODIES: dict[str, tuple[int, bytes]] = {
+    "nothing": (400, b""),
+    "bytes that are no UTF-8": (400, b'{"model": "words", "input": "\xff\xfe"}'),
+    "a list": (400, b"[1, 2]"),
+    "no input": (400, b'{"model": "words"}'),
+    "an unknown field": (400, b'{"model": "words", "input": "a", "dimension": 3}'),
+    "an unknown encoding": (400, b'{"model": "words", "input": "a", "encoding_format": "int8"}'),
+    "true for a number": (400, b'{"model": "words", "input": "a", "dimensions": true}'),
+    "another model": (404, b'{"model": "gpt", "input": "a"}'),
+}
+BAD: dict[str, tuple[int, bytes]] = {  # what is sent
+    **{name: (status, post(of(input))) for name, (status, input) in INPUTS.items()},
+    **{name: (status, post(body)) for name, (status, body) in BODIES.items()},
     "a form": (415, post(b"input=a", "application/x-www-form-urlencoded")),
     "compressed": (415, post(of('"a"'), more="content-encoding: gzip\r\n")),
-    "5 MiB": (413, post(of('"' + "a" * (5 << 20) + '"'))),
     "5 MiB in chunks": (
         413,
         b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

@@ -35,7 +35,7 @@ def write_kinds(home: Path) -> Path:
         write_theirs(home / task, head, **TAGS if task == "tag" else {})
     write_theirs(home / "encoder", None)
     texts, labels = labelled()
-    train(texts, labels, model=str(home / "encoder"), folds=0).save(home / "frozen")
+    train(texts, labels, model=home / "encoder", folds=0).save(home / "frozen")
     finetune(
         "classify", texts, labels, model=home / "encoder", out=home / "tuned", epochs=1, batch_size=8, max_length=20
     )

@@ -23,6 +23,7 @@ from minibert.families.bert import BERT
 from minibert.parity import ladder
 from minibert.parity.checkpoints import LabelledBatch, make, tiny
 from minibert.parity.compare import EQUAL, Bounds, Comparison, compare, compare_training
+from minibert.utils.files import read_json
 
 # XLM-R and CamemBERT are RoBERTa under other names, which test_relatives.py shows.
 RENAMED = [FAMILIES["xlm-roberta"], FAMILIES["camembert"]]
@@ -43,12 +44,10 @@ HEADS = [(family, head) for family in TESTED for head in CHANGED.get(family.name
 every_head = pytest.mark.parametrize(("family", "head"), HEADS, ids=[f"{f.name}-{head}" for f, head in HEADS])
 
 # What a file may have in place of a number of tokens; JSON has integers that no float can hold.
-every_wrong_number = pytest.mark.parametrize(
-    "value", [pytest.param(10**400, id="10**400"), math.inf, math.nan, -1, 0.5, True, "5", [[1]]]
-)
+WRONG_NUMBERS: list[Any] = [10**400, math.inf, math.nan, -1, 0.5, True, "5", [[1]]]
+every_wrong_number = pytest.mark.parametrize("value", WRONG_NUMBERS, ids=lambda value: str(value)[:5])
 
-Written = Callable[..., tuple[Path, Any]]  # the fixtures written and pair
-MakePair = Callable[..., "Pair"]
+Written = Callable[..., tuple[Path, Any]]  # the fixture of this name
 # Two states of a model, or two tensors, that must have the same names, shapes, dtypes and bits.
 assert_equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 
@@ -106,9 +105,15 @@ def edited(original: Path, folder: Path, change: Callable[[dict[str, Tensor]], A
     returned = change(tensors)
     tensors = returned if isinstance(returned, dict) else tensors
     save_file({name: x.contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
-    values = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(values))
-    return folder
+    return edit_json(folder / "config.json", **config)
+
+
+def edit_json(path: Path, *removed: str, **values: Any) -> Path:
+    """Remove keys of a JSON file, which may be new, and set others. Returns its folder."""
+    known = read_json(path) if path.exists() else {}
+    kept = {key: value for key, value in known.items() if key not in removed}
+    path.write_text(json.dumps(kept | values), encoding="utf-8")
+    return path.parent
 
 
 def assert_begins_as_bert(state: dict[str, Tensor], pads: Mapping[str, int] = MappingProxyType({"token": 0})) -> None:

@@ -16,7 +16,9 @@ import transformers
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from minibert.text.tokenized import MODEL_INPUTS
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.wordpiece import SPECIAL_TOKENS
 from support.models import HARD_TEXTS
 
 SENTENCES = [
@@ -88,23 +90,7 @@ FRAGMENTS = [
     *("[UNK]", "[sep]", *SPECIAL, *[" "] * 12),
 ]
 # A vocabulary of BERT.
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "hello",
-    "world",
-    "the",
-    "cat",
-    "sat",
-    "##s",
-    "f",
-    "##ont",
-    "[",
-    "]",
-]
+WORDS = [*SPECIAL_TOKENS, "hello", "world", "the", "cat", "sat", "##s", "f", "##ont", "[", "]"]
 # Texts for small vocabularies, with tokens that the files of a tokenizer add.
 TEXTS = [
     *(
@@ -206,41 +192,45 @@ def write_saved(folder: Path, family: str, **options: Any) -> Any:
     return theirs
 
 
-def change(folder: Path, name: str, **values: Any) -> None:
-    """Set values of a JSON file, which may be new."""
-    path = folder / name
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(known | values), encoding="utf-8")
-
-
 def added(token: str, **flags: bool) -> dict[str, Any]:
     """An added token as files have it."""
     names = ("lstrip", "rstrip", "single_word", "normalized", "special")
     return {"content": token} | dict.fromkeys(names, False) | flags
 
 
+def differences(
+    ours: Tokenizer, theirs: Any, texts: list[str], pairs: list[str] | None = None, max_length: int = 512
+) -> list[str]:
+    """The texts for which the two differ in ids, mask, segments, offsets, tokens or words."""
+    columns = [texts] if pairs is None else [texts, pairs]
+    made = ours(*columns, max_length=max_length)
+    options = {"padding": True, "truncation": True, "max_length": max_length, "return_token_type_ids": True}
+    expected = theirs(*columns, **options, return_offsets_mapping=True)
+    tensors = [(made[name].tolist(), expected[name]) for name in MODEL_INPUTS]
+    return [
+        text
+        for row, text in enumerate(texts)
+        if any(found[row] != right[row] for found, right in [*tensors, (made.offsets, expected["offset_mapping"])])
+        or made.tokens[row] != expected.tokens(row)
+        or made.word_ids[row] != expected.word_ids(row)
+    ]
+
+
 def assert_as_transformers(folder: Path, again: Path | None = None) -> Tokenizer:
-    """Assert that ids and offsets are AutoTokenizer's, whole and cut, alone and in pairs, also when saved again."""
+    """Assert that a folder's tokenizer is AutoTokenizer's, whole and cut, alone and in pairs, also when saved again."""
     with warnings.catch_warnings(action="ignore"):
         ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
-        for columns in ([TEXTS], [TEXTS, TEXTS[::-1]]):
+        for pairs in (None, TEXTS[::-1]):
             for max_length in (9, 200):
-                options = {
-                    "truncation": True,
-                    "max_length": max_length,
-                    "return_offsets_mapping": True,
-                    "padding": True,
-                }
-                expected, made = theirs(*columns, **options), ours(*columns, max_length=max_length)
-                assert made.input_ids.tolist() == expected["input_ids"]
-                assert made.offsets == [[tuple(pair) for pair in row] for row in expected["offset_mapping"]]
-                rows = list(zip(*columns, strict=True)) if len(columns) == 2 else TEXTS
-                lists = theirs(*columns, truncation=True, max_length=max_length)["input_ids"]
+                assert differences(ours, theirs, TEXTS, pairs, max_length) == []
+                rows = TEXTS if pairs is None else list(zip(TEXTS, pairs, strict=True))
+                lists = theirs(TEXTS, pairs, truncation=True, max_length=max_length)["input_ids"]
                 assert ours.encode_texts(rows, max_length=max_length).ids == lists
         if again is None:
-            ours.save(folder.with_name("saved"))
-            shutil.copy(folder / "config.json", folder.with_name("saved"))
-            assert assert_as_transformers(folder.with_name("saved"), folder).fingerprint == ours.fingerprint
-            saved = AutoTokenizer.from_pretrained(folder.with_name("saved"))
-            assert saved(TEXTS, truncation=True, max_length=9) == theirs(TEXTS, truncation=True, max_length=9)
+            saved = folder.with_name("saved")
+            ours.save(saved)
+            shutil.copy(folder / "config.json", saved)
+            assert assert_as_transformers(saved, folder).fingerprint == ours.fingerprint
+            cut = {"truncation": True, "max_length": 9}
+            assert AutoTokenizer.from_pretrained(saved)(TEXTS, **cut) == theirs(TEXTS, **cut)
     return ours

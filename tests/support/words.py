@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from minibert.text.wordpiece import SPECIAL_TOKENS
 from support.models import write_checkpoint
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD, OTHER = ["good", "fine", "lovely"], ["bad", "dull", "awful"], ["film", "book", "play", "meal", "very", "the"]
 WORDS = GOOD + BAD + OTHER
 
@@ -14,7 +14,7 @@ WORDS = GOOD + BAD + OTHER
 def write_words_checkpoint(folder: Path, family: str = "bert", head: str | None = None, **sizes: Any) -> Path:
     """A random checkpoint whose vocabulary is WORDS and the letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    vocabulary = SPECIAL + WORDS + letters + ["##" + letter for letter in letters]
+    vocabulary = [*SPECIAL_TOKENS, *WORDS, *letters, *("##" + letter for letter in letters)]
     write_checkpoint(folder, family, head, **{"vocab_size": len(vocabulary), "num_labels": 2} | sizes)
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     return folder

@@ -1,6 +1,5 @@
 """The tokenizers of BERT, RoBERTa, XLM-R, CamemBERT and ALBERT equal transformers', and report what they cut off."""
 
-import json
 import multiprocessing
 import os
 import pickle
@@ -11,21 +10,20 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import HARD_TEXTS, minilm_folder, write_checkpoint
-from support.tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
+from support.models import HARD_TEXTS, edit_json, minilm_folder, write_checkpoint
+from support.tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, differences, write_config, write_saved
 from transformers import AutoTokenizer
 
 from minibert.tasks.masked_text import fill_mask, fill_text
 from minibert.tasks.tagging import Sentences, Tagging
-from minibert.text.tokenized import MODEL_INPUTS, TENSORS
-from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
+from minibert.text.tokenized import TENSORS
+from minibert.text.tokenizer import TruncationWarning, UnknownTokensWarning, load_tokenizer
 from minibert.text.wordpiece import WordPiece
 
 FOLDER = minilm_folder()
@@ -52,24 +50,6 @@ every_family = pytest.mark.parametrize("family", ["bert", *CLASSES])
 
 
 quiet = pytest.mark.filterwarnings("ignore")  # of truncated texts and of unknown tokens
-
-
-def differences(
-    ours: Tokenizer, theirs: Any, texts: list[str], pairs: list[str] | None = None, max_length: int = 512
-) -> list[str]:
-    """The texts for which the two differ in ids, mask, segments, offsets, tokens or words."""
-    columns = [texts] if pairs is None else [texts, pairs]
-    made = ours(*columns, max_length=max_length)
-    options = {"padding": True, "truncation": True, "max_length": max_length, "return_token_type_ids": True}
-    expected = theirs(*columns, **options, return_offsets_mapping=True)
-    tensors = [(made[name].tolist(), expected[name]) for name in MODEL_INPUTS]
-    return [
-        text
-        for row, text in enumerate(texts)
-        if any(found[row] != right[row] for found, right in [*tensors, (made.offsets, expected["offset_mapping"])])
-        or made.tokens[row] != expected.tokens(row)
-        or made.word_ids[row] != expected.word_ids(row)
-    ]
 
 
 # -- equal to transformers
@@ -315,9 +295,7 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders,
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_filled_text_has_the_spaces_that_transformers_decodes(family, clean, folders, tmp_path):
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    settings["clean_up_tokenization_spaces"] = clean
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    edit_json(tmp_path / "tokenizer_config.json", clean_up_tokenization_spaces=clean)
     ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     mask = theirs.mask_token
     texts = [

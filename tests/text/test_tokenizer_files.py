@@ -1,7 +1,6 @@
 """The files of tokenizers are read as untrusted input, and older vocabularies give the same tokenizer."""
 
 import json
-import os
 import pickle
 import shutil
 import unicodedata
@@ -12,12 +11,12 @@ from typing import Any
 
 import pytest
 import tokenizers
-from support.models import HARD_TEXTS, minilm_folder
+from support.models import HARD_TEXTS, edit_json, minilm_folder
 from support.tokenizers import (
     SENTENCES,
-    TEXTS,
+    assert_as_transformers,
     byte_pairs,
-    change,
+    differences,
     write_config,
     write_saved,
     write_vocabulary,
@@ -27,13 +26,11 @@ from transformers import AutoTokenizer
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
+from minibert.utils.files import read_json
 
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
 # The files of all-MiniLM-L6-v2 with a small vocabulary: its first pieces, some words, and the letters of hard texts.
-FILES = {
-    name: json.loads((minilm_folder() / f"{name}.json").read_text(encoding="utf-8"))
-    for name in ("config", "tokenizer", "tokenizer_config")
-}
+FILES = {name: read_json(minilm_folder() / f"{name}.json") for name in ("config", "tokenizer", "tokenizer_config")}
 LOWER = "".join(HARD_TEXTS).lower()
 LETTERS = sorted(set(LOWER + unicodedata.normalize("NFD", LOWER)))
 FIRST = sorted(FILES["tokenizer"]["model"]["vocab"], key=FILES["tokenizer"]["model"]["vocab"].get)[:104]
@@ -156,8 +153,7 @@ def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_pat
 def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path):
     theirs = write_saved(tmp_path, "roberta", add_prefix_space=True)
     assert ids(tmp_path, SHORT) == theirs(SHORT)["input_ids"]
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"add_prefix_space": False}))
+    edit_json(tmp_path / "tokenizer_config.json", add_prefix_space=False)
     expected = AutoTokenizer.from_pretrained(tmp_path)(SHORT)["input_ids"]
     assert ids(tmp_path, SHORT) == expected != theirs(SHORT)["input_ids"]
 
@@ -207,15 +203,11 @@ LACKING: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("lines", LACKING.values(), ids=LACKING)
 def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transformers(tmp_path, lines):
-    write_config(tmp_path, "electra" if lines is WHOLE else "bert", 20)
-    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
-    texts = ["The films", "the [MASK] film", "x", ""]
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    ours = load_tokenizer(tmp_path)
-    assert ours.ids(texts) == theirs(texts)["input_ids"]
+    folder = tmp_path / "words"
+    write_config(folder, "electra" if lines is WHOLE else "bert", 20)
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    ours, theirs = assert_as_transformers(folder), AutoTokenizer.from_pretrained(folder)
     assert (ours.mask_id, ours.pad_id) == (theirs.mask_token_id, theirs.pad_token_id)
-    ours.save(tmp_path)
-    assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
 
 
 def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_path):
@@ -234,12 +226,12 @@ def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_p
 def test_a_camembert_with_a_piece_twice_has_the_ids_of_transformers(second, extra, copied):
     """Files of transformers 5.0 have <unk> twice, and then <unk>NOTUSED as an added token without a row."""
     folder = copied("camembert")
-    vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    vocab = read_json(folder / "tokenizer.json")["model"]["vocab"]
     vocab[4][0] = second
     model = {"type": "Unigram", "unk_id": 3, "vocab": vocab}
-    change(folder, "tokenizer.json", model=model)
-    change(folder, "tokenizer_config.json", extra_special_tokens=extra)
-    change(folder, "config.json", vocab_size=len(vocab))
+    edit_json(folder / "tokenizer.json", model=model)
+    edit_json(folder / "tokenizer_config.json", extra_special_tokens=extra)
+    edit_json(folder / "config.json", vocab_size=len(vocab))
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     texts = [*SENTENCES, "le \U0001f71a, <unk> <mask> </s>"]
     assert ours.ids(texts) == theirs(texts)["input_ids"]
@@ -270,16 +262,11 @@ def write_byte_pairs(folder: Path, **settings: Any) -> Path:
     ],
 )
 def test_a_vocabulary_with_merges_gives_the_ids_of_transformers(settings, tmp_path):
-    folder = write_byte_pairs(tmp_path, **settings)
-    change(folder, "config.json", vocab_size=1000)
-    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
-    texts = [*HARD_TEXTS, *TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
-    assert ours.ids(texts) == theirs(texts, truncation=True, max_length=512)["input_ids"]
-    assert ours(texts).offsets[2] == theirs(texts, padding=True, return_offsets_mapping=True)["offset_mapping"][2]
-    assert ours.encode("a cat", "sat") == theirs.encode("a cat", "sat")
-    ours.save(folder)
-    assert load_tokenizer(folder).ids(texts) == ours.ids(texts)
-    assert AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == ours.ids(texts)
+    folder = write_byte_pairs(tmp_path / "released", **settings)
+    edit_json(folder / "config.json", vocab_size=1000)
+    ours = assert_as_transformers(folder)
+    texts = [*HARD_TEXTS, "a <mask>, é \U0001f600\U0001f3fd  </s> <s>x", " ", "\n"]
+    assert differences(ours, AutoTokenizer.from_pretrained(folder), texts) == []
 
 
 # -- damaged files
@@ -381,15 +368,6 @@ def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule, tmp_path
             call("a" * 40 + "!")
         assert str(folder) in str(caught.value) and "\n" not in str(caught.value) and "aaa" not in str(caught.value)
     assert ids(folder, ["hello"]) != []  # other texts are read
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"])
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name, tmp_path):
-    folder = checkpoint(tmp_path, drop=("tokenizer.json",))
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    refused(folder, f"{name} is a pipe, not a file")
 
 
 @pytest.mark.parametrize(

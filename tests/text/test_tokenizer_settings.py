@@ -1,7 +1,6 @@
 """Each key that transformers reads is known, and added tokens and the truncation side give the ids of transformers."""
 
 import inspect
-import json
 import re
 import warnings
 from collections.abc import Callable
@@ -9,7 +8,8 @@ from typing import Any
 
 import pytest
 import transformers
-from support.tokenizers import CLASSES, TEXTS, WORDS, added, assert_as_transformers, change
+from support.models import edit_json
+from support.tokenizers import CLASSES, TEXTS, WORDS, added, assert_as_transformers
 from transformers import AutoTokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
@@ -20,6 +20,7 @@ from minibert.tasks.choice import Choice, ChoiceQuestion
 from minibert.tasks.classification import Classification, Texts
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.text.tokenizer_settings import NAMED, UNSUPPORTED
+from minibert.utils.files import read_json
 
 every_family = pytest.mark.parametrize("family", ["words", *CLASSES])
 
@@ -86,10 +87,10 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused():
 )
 def test_a_key_that_is_not_supported_and_a_value_of_another_kind_are_refused(key, value, copied):
     folder = copied("words")
-    change(folder, "tokenizer_config.json", **{key: value})
+    edit_json(folder / "tokenizer_config.json", **{key: value})
     with pytest.raises(ValueError, match=rf"tokenizer_config\.json.*{key}"):
         load_tokenizer(folder)
-    change(folder, "tokenizer_config.json", **{key: None})
+    edit_json(folder / "tokenizer_config.json", **{key: None})
     assert load_tokenizer(folder)("hello").tokens == [["[CLS]", "hello", "[SEP]"]]
 
 
@@ -98,7 +99,7 @@ def test_a_harmless_key_changes_no_ids(key, copied):
     folder = copied("words")
     with warnings.catch_warnings(action="ignore"):
         expected = load_tokenizer(folder).ids(TEXTS, max_length=9)
-        change(folder, "tokenizer_config.json", **{key: "left"})
+        edit_json(folder / "tokenizer_config.json", **{key: "left"})
         assert load_tokenizer(folder).ids(TEXTS, max_length=9) == expected
 
 
@@ -170,7 +171,7 @@ def test_added_tokens_are_those_of_transformers(family, files, copied):
     folder = copied(family)
     before = max(AutoTokenizer.from_pretrained(folder).get_vocab().values()) + 1
     for name, values in files(before).items():
-        change(folder, name, **values)
+        edit_json(folder / name, **values)
     ours = assert_as_transformers(folder)
     assert ours.vocab == AutoTokenizer.from_pretrained(folder).get_vocab()
 
@@ -179,22 +180,22 @@ def test_added_tokens_are_those_of_transformers(family, files, copied):
 @pytest.mark.parametrize("whole_class", [True, False])
 def test_added_tokens_of_tokenizer_json_and_of_the_other_files_come_together(family, whole_class, copied):
     folder = copied(family)
-    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content = read_json(folder / "tokenizer.json")
     free = max(AutoTokenizer.from_pretrained(folder).get_vocab().values()) + 1
     content["added_tokens"].append({"id": free} | added("[FONT_HIGH]", rstrip=True))
-    change(folder, "tokenizer.json", **content)
-    change(folder, "added_tokens.json", new_tok=free + 1)
+    edit_json(folder / "tokenizer.json", **content)
+    edit_json(folder / "added_tokens.json", new_tok=free + 1)
     if not whole_class:
-        change(
-            folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", extra_special_tokens=["<ent>"]
+        edit_json(
+            folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", extra_special_tokens=["<ent>"]
         )
     assert "[FONT_HIGH]" in assert_as_transformers(folder).vocab
 
 
 def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied):
     folder = copied("words")
-    change(folder, "added_tokens.json", new_tok=len(WORDS))
-    change(folder, "config.json", vocab_size=len(WORDS))
+    edit_json(folder / "added_tokens.json", new_tok=len(WORDS))
+    edit_json(folder / "config.json", vocab_size=len(WORDS))
     with pytest.raises(ValueError, match=r"\b16 tokens .* 15 .*\['new_tok'\]"):
         load_tokenizer(folder)
 
@@ -202,7 +203,7 @@ def test_an_added_token_without_a_row_of_the_model_is_refused_by_its_name(copied
 @pytest.mark.parametrize("wrong", [7, {"x": 7}, {"5": {"lstrip": True}}])
 def test_added_tokens_of_another_kind_are_refused(wrong, copied):
     folder = copied("words")
-    change(folder, "tokenizer_config.json", added_tokens_decoder=wrong)
+    edit_json(folder / "tokenizer_config.json", added_tokens_decoder=wrong)
     with pytest.raises(ValueError, match=re.escape(str(folder))):
         load_tokenizer(folder)
 
@@ -221,7 +222,7 @@ def test_texts_are_cut_on_the_side_that_the_files_state(family, place, copied):
     folder = copied(family)
     right = load_tokenizer(folder)
     cut = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
-    change(folder, place, **({"truncation": cut} if place == "tokenizer.json" else {"truncation_side": "left"}))
+    edit_json(folder / place, **({"truncation": cut} if place == "tokenizer.json" else {"truncation_side": "left"}))
     left = assert_as_transformers(folder)
     assert left.fingerprint != right.fingerprint
     text = "the cat sat hello world " * 20
@@ -233,7 +234,7 @@ def test_texts_are_cut_on_the_side_that_the_files_state(family, place, copied):
 
 def test_a_long_text_keeps_its_end_however_long_it_is(copied):
     folder = copied("words")
-    change(folder, "tokenizer_config.json", truncation_side="left")
+    edit_json(folder / "tokenizer_config.json", truncation_side="left")
     tokenizer = load_tokenizer(folder)
     with pytest.warns(TruncationWarning, match=r"\b40004\b"):
         (row,) = tokenizer.ids(["the " * 40_000 + "cat sat"], max_length=5)
@@ -244,7 +245,7 @@ def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_s
     folder, task = copied("words"), Answering(max_question=2)
     data = task.from_texts(["the cat sat"], ["hello world " * 9])
     for side, question in (("right", ["the", "cat"]), ("left", ["cat", "sat"])):
-        change(folder, "tokenizer_config.json", truncation_side=side)
+        edit_json(folder / "tokenizer_config.json", truncation_side=side)
         tokenizer = load_tokenizer(folder)
         rows = [tokenizer.convert_ids_to_tokens(one.ids) for one in task.encode(data, tokenizer, [], 12).examples]
         assert all(row[1:3] == question for row in rows) and rows[0][4:6] == ["hello", "world"] and len(rows) > 1
@@ -262,14 +263,14 @@ def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_s
 def test_each_task_says_which_end_of_a_long_text_was_cut(task, data, copied):
     folder = copied("words")
     for side, lost in (("right", "after"), ("left", "before")):
-        change(folder, "tokenizer_config.json", truncation_side=side)
+        edit_json(folder / "tokenizer_config.json", truncation_side=side)
         assert f"what comes {lost} was cut off" in str(task.encode(data, load_tokenizer(folder), [], 12).truncation)
 
 
 def test_segments_are_left_out_where_the_files_leave_them_out(copied):
     folder = copied("words")
     assert load_tokenizer(folder)("the cat", "sat").token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1]]
-    change(folder, "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    edit_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
     assert "token_type_ids" not in AutoTokenizer.from_pretrained(folder)("the cat", "sat")
     assert not load_tokenizer(folder)("the cat", "sat").token_type_ids.any()
     assert minibert.load_tokenizer(folder).encode_texts([("the cat", "sat")]).second is None

@@ -32,7 +32,6 @@ from minibert.train.start import freeze
 from minibert.utils.device import autocast
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),
 ]
 HEADS = [*((BERT, head) for head in BERT.heads), (ROBERTA, "masked-lm"), (ELECTRA, "replaced-token-detection")]

@@ -32,7 +32,6 @@ from minibert.train.settings import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
 

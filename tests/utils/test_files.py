@@ -13,7 +13,6 @@ from threading import Barrier
 import pytest
 
 import minibert
-from minibert.cli import main as cli
 from minibert.prediction.reader import open_reader
 from minibert.storage.hub import locate
 from minibert.tables.formats import format_by_name
@@ -47,27 +46,6 @@ def test_json_may_be_a_hundred_deep_and_have_any_number_of_brackets(tmp_path):
 def test_an_empty_name_is_not_the_current_folder(use):
     with pytest.raises(ValueError, match="name is empty"):
         use("")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["embed", "", "--out", "x.npy"],
-        ["embed", "", "--out", "x", "--engine", "ray"],
-        ["search", "", "a"],
-        ["search", __file__, "--file", ""],
-        ["mine", ""],
-        ["predict", "", "a"],
-        ["finetune", "classify", "", "--out", "x"],
-        ["classify", "train", "", "--out", "x"],
-        ["evaluate", "", "x.tsv"],
-        ["inspect", ""],
-        ["export", "", "--out", "x.onnx"],
-    ],
-)
-def test_a_command_says_that_a_name_is_empty(command, capsys):
-    assert cli.main(command) == 2
-    assert "name is empty" in capsys.readouterr().err
 
 
 def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path):

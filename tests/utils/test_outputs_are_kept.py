@@ -15,36 +15,33 @@ from support.words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.utils import outputs
+from minibert.utils.files import read_json
 from minibert.utils.outputs import LIST_FILE, atomic_folder, check_file, check_folder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:degenerate", "ignore:.* words of the corpus", "ignore:.*has one value"),
 ]
-QUICK = ["--batch-size", "4", "--max-length", "16", "--device", "cpu"]
+QUICK = "--batch-size 4 --max-length 16 --device cpu"
 FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
-    "finetune": ["finetune", "classify", "HOME/train.tsv", "--model", "HOME/words", "--epochs", "1", *QUICK],
-    "pretrain": [
-        *["pretrain", "HOME/corpus.txt", "--config", "HOME/small.json", "--tokenizer", "HOME/words"],
-        *["--objective", "mlm", "--steps", "2", *QUICK],
-    ],
-    "distill": ["distill", "HOME/corpus.txt", "--teacher", "HOME/teacher", "--steps", "2", *QUICK],
-    "distill classify": [
-        *["distill", "HOME/train.tsv", "--task", "classify", "--teacher", "HOME/classifier", "--epochs", "1", *QUICK],
-    ],
-    "classify train": ["classify", "train", "HOME/train.tsv", "--model", "HOME/words", "--folds", "0"],
-    "vocab": ["vocab", "HOME/corpus.txt", "--size", "60"],
-    "convert": ["convert", "HOME/pickle"],
+    "finetune": f"finetune classify HOME/train.tsv --model HOME/words --epochs 1 {QUICK}",
+    "pretrain": "pretrain HOME/corpus.txt --config HOME/small.json --tokenizer HOME/words --objective mlm --steps 2 "
+    + QUICK,
+    "distill": f"distill HOME/corpus.txt --teacher HOME/teacher --steps 2 {QUICK}",
+    "distill classify": "distill HOME/train.tsv --task classify --teacher HOME/classifier --epochs 1 " + QUICK,
+    "classify train": "classify train HOME/train.tsv --model HOME/words --folds 0",
+    "vocab": "vocab HOME/corpus.txt --size 60",
+    "convert": "convert HOME/pickle",
 }
 
 
-FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the ending
-    "embed": ("--out", ["embed", "HOME/corpus.txt", "--model", "HOME/words"], ".npy"),
-    "predict": ("--out", ["predict", "HOME/classifier", "the film"], ".csv"),
-    "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
-    "trace picture": ("--png", ["trace", "the film", "--model", "HOME/words"], ".png"),
-    "export": ("--out", ["export", "HOME/words"], ".onnx"),
-    "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
-    "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
+FILES = {  # the option, the command, the ending
+    "embed": ("--out", "embed HOME/corpus.txt --model HOME/words", ".npy"),
+    "predict": ("--out", "predict HOME/classifier film", ".csv"),
+    "trace": ("--out", "trace film --model HOME/words", ".html"),
+    "trace picture": ("--png", "trace film --model HOME/words", ".png"),
+    "export": ("--out", "export HOME/words", ".onnx"),
+    "finetune": ("--plot", f"{FOLDERS['finetune']} --out NEW", ".svg"),
+    "parity": ("--report", "parity HOME/words --attention sdpa", ".md"),
 }
 NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
 
@@ -63,12 +60,13 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A command, in a folder of its own: its exit status."""
+    """A command and more words of it, in a folder of its own: its exit status."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def call(*argv):
-        return cli.main([str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv])
+    def call(command, *more):
+        argv = [*command.replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")).split(), *map(str, more)]
+        return cli.main(argv)
 
     return call
 
@@ -95,7 +93,7 @@ def add_foreign(folder: Path) -> dict[str, bytes]:
 def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(run, tmp_path, command, overwrite, capsys):
     out = tmp_path / "out"
     before = add_foreign(out)
-    assert run(*FOLDERS[command], "--out", out, *overwrite) == 2
+    assert run(FOLDERS[command], "--out", out, *overwrite) == 2
     assert re.fullmatch(rf"[^\n]*{out}[^\n]*thesis\.txt[^\n]*another --out[^\n]*\n", capsys.readouterr().err)
     assert contents(out) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "out"]
@@ -103,10 +101,10 @@ def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(run, tmp_path, co
 
 @pytest.mark.parametrize("command", FOLDERS)
 def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchanged(run, tmp_path, command, capsys):
-    out, argv = tmp_path / "out", [*FOLDERS[command], "--out", tmp_path / "out"]
+    out, argv = tmp_path / "out", (FOLDERS[command], "--out", tmp_path / "out")
     assert run(*argv) == 0
     written = contents(out)
-    assert set(json.loads((out / LIST_FILE).read_text())["files"]) == written.keys() - {LIST_FILE}
+    assert set(read_json(out / LIST_FILE)["files"]) == written.keys() - {LIST_FILE}
     assert run(*argv) == 2
     assert contents(out) == written
     assert run(*argv, "--overwrite") == 0
@@ -126,22 +124,21 @@ def test_overwrite_replaces_only_a_folder_that_holds_nothing_else_and_is_unchang
 @pytest.mark.parametrize("command", FOLDERS)
 def test_the_folder_of_the_shell_and_a_link_are_refused(run, tmp_path, command):
     (tmp_path / "link").symlink_to(tmp_path / "here")
-    assert [run(*FOLDERS[command], "--out", out, "--overwrite") for out in (".", "..", tmp_path / "link")] == [2] * 3
+    assert [run(FOLDERS[command], "--out", out, "--overwrite") for out in (".", "..", tmp_path / "link")] == [2] * 3
     assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("command", [*FOLDERS, *FILES])
 @pytest.mark.parametrize("nothing", ["no right", "no folder"])
 def test_a_place_that_cannot_be_written_to_is_refused_and_named(run, tmp_path, command, nothing, capsys, monkeypatch):
-    option, argv, ending = FILES.get(command, ("--out", FOLDERS.get(command, []), ""))
+    option, words, ending = FILES.get(command) or ("--out", FOLDERS[command], "")
     place = tmp_path / "place"
     if nothing == "no right":
         place.mkdir()
         monkeypatch.setattr(os, "access", lambda path, mode: path != place)  # root has every right
     else:
         place.write_text("a file")
-    argv = [str(tmp_path / "new") if part == "NEW" else part for part in argv]
-    assert run(*argv, option, place / f"new{ending}") in (1, 2)
+    assert run(words, option, place / f"new{ending}") in (1, 2)
     assert re.search(r"Permission denied|Not a directory|no folder|existing folder", capsys.readouterr().err)
     assert {path.name for path in tmp_path.iterdir()} == {"here", "place"}
 
@@ -170,7 +167,7 @@ def test_of_two_runs_with_one_output_the_second_to_end_is_refused(tmp_path):
 def test_a_folder_that_is_read_is_never_written_to(run, home, command, read):
     before = contents(home)
     for out in (home / read, home / read / "new", home):
-        assert run(*FOLDERS[command], "--out", out, "--overwrite") == 2
+        assert run(FOLDERS[command], "--out", out, "--overwrite") == 2
     assert contents(home) == before
 
 
@@ -182,14 +179,14 @@ def test_a_folder_that_is_read_is_never_written_to(run, home, command, read):
 )
 def test_a_file_is_replaced_only_with_overwrite_and_only_by_a_file_of_that_kind(run, tmp_path, command):
     pytest.importorskip(NEEDED.get(command, "minibert"))
-    option, argv, ending = FILES[command]
+    option, words, ending = FILES[command]
     out, thesis = tmp_path / f"out{ending}", tmp_path / "thesis.txt"
     for path in (out, thesis):
         path.write_bytes(b"my life")
-    assert run(*argv, option, out) == 2
-    assert run(*argv, option, thesis, "--overwrite") == 2
+    assert run(words, option, out) == 2
+    assert run(words, option, thesis, "--overwrite") == 2
     assert out.read_bytes() == thesis.read_bytes() == b"my life"
-    assert run(*argv, option, out, "--overwrite") == 0
+    assert run(words, option, out, "--overwrite") == 0
     assert out.read_bytes() != b"my life"
 
 
@@ -197,10 +194,9 @@ def test_a_command_never_replaces_the_file_that_it_reads(run, home, tmp_path):
     (tmp_path / "linked.tsv").symlink_to(home / "train.tsv")
     before = contents(home)
     for data, out in (("train.tsv", home / "train.tsv"), ("sub/../train.tsv", tmp_path / "linked.tsv")):
-        argv = ["predict", "HOME/classifier", "--file", home / data, "--out", out, "--overwrite"]
-        assert run(*argv) in (1, 2)
-    assert run("predict", "HOME/classifier", "--file", tmp_path / "linked.tsv", "--out", home / "train.tsv") == 2
-    assert run("vocab", "HOME/corpus.txt", "--size", "60", "--out", home, "--overwrite") == 2
+        assert run(f"predict HOME/classifier --file HOME/{data} --overwrite --out", out) in (1, 2)
+    assert run(f"predict HOME/classifier --out HOME/train.tsv --file {tmp_path}/linked.tsv") == 2
+    assert run(FOLDERS["vocab"], "--out", home, "--overwrite") == 2
     assert contents(home) == before
 
 
@@ -279,7 +275,7 @@ def test_a_list_that_names_files_elsewhere_permits_nothing(tmp_path):
     out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
     write_two(out, "old")
     thesis.write_text("my life")
-    digests = json.loads((out / LIST_FILE).read_text())["files"]
+    digests = read_json(out / LIST_FILE)["files"]
     elsewhere = dict.fromkeys(("../thesis.txt", str(thesis)), hashlib.sha256(b"my life").hexdigest())
     (out / LIST_FILE).write_text(json.dumps({"files": digests | elsewhere}))
     write_two(out, "new", ("a.txt",))

@@ -64,39 +64,27 @@ def test_a_value_out_of_its_limits_is_refused(values, error, message):
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "own"),
+    ("kind", "given"),
     [
-        (
-            FinetuneSettings,
-            {"epochs": np.int64(1), "learning_rate": np.float32(0.5)},
-            {"epochs": 1, "learning_rate": 0.5},
-        ),
-        (FinetuneSettings, {"fused": np.bool_(False), "device": np.str_("cpu")}, {"fused": False, "device": "cpu"}),
-        (FinetuneSettings, {"freeze": np.int64(1)}, {"freeze": "1"}),
-        (FinetuneSettings, {"freeze": 1}, {"freeze": "1"}),
-        (
-            DistillSettings,
-            {"take": np.array([0, 1]), "weights": [5, np.int8(2), 1]},
-            {"take": (0, 1), "weights": (5, 2, 1)},
-        ),
-        (AnsweringSettings, {"stride": np.array(7), "repair": np.True_}, {"stride": 7, "repair": True}),
-        (ClassificationSettings, {"text": np.int32(2)}, {"text": 2}),
-        (TaggingSettings, {"columns": [np.int64(1), 4]}, {"columns": (1, 4)}),
-        (
-            minibert.Recipe,
-            {"layers": np.array([-2, -1]), "normalize": np.True_},
-            {"layers": (-2, -1), "normalize": True},
-        ),
-        (minibert.Config, {"hidden_size": np.int64(24), "hidden_dropout_prob": np.float16(0.5)}, {"hidden_size": 24}),
+        (FinetuneSettings, {"epochs": np.int64(1), "learning_rate": np.float32(0.5)}),
+        (FinetuneSettings, {"fused": np.bool_(False), "device": np.str_("cpu"), "freeze": np.int64(1)}),
+        (DistillSettings, {"take": np.array([0, 1]), "weights": [5, np.int8(2), 1]}),
+        (AnsweringSettings, {"stride": np.array(7), "repair": np.True_}),
+        (ClassificationSettings, {"text": np.int32(2)}),
+        (TaggingSettings, {"columns": [np.int64(1), 4]}),
+        (minibert.Recipe, {"layers": np.array([-2, -1]), "normalize": np.True_}),
+        (minibert.Config, {"hidden_size": np.int64(24), "hidden_dropout_prob": np.float16(0.5)}),
     ],
 )
-def test_a_setting_is_kept_in_pythons_own_type(kind, given, own):
+def test_a_setting_is_kept_in_pythons_own_type(kind, given):
     made = kind(**given)
-    assert {name: getattr(made, name) for name in own} == own
-    assert json.loads(json.dumps(dataclasses.asdict(made)))[next(iter(own))] == json.loads(
-        json.dumps(next(iter(own.values())))
-    )
-    assert made == kind(**given | own)
+    json.dumps(dataclasses.asdict(made))  # which takes no type of numpy
+    assert made == kind(**{name: np.asarray(value).tolist() for name, value in given.items()})
+
+
+def test_a_list_is_kept_as_a_tuple_and_a_number_as_a_text_where_the_setting_is_one():
+    assert (DistillSettings(take=[0, 1]).take, minibert.Recipe(layers=[-2, -1]).layers) == ((0, 1), (-2, -1))
+    assert (FinetuneSettings(freeze=1).freeze, ClassificationSettings(text=2).text) == ("1", 2)
 
 
 @pytest.mark.parametrize("value", [np.float64(2), np.True_, np.array([1]), np.datetime64("2026-01-01"), np.str_("2")])

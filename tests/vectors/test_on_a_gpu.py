@@ -20,7 +20,6 @@ from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import embed_stream
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["a very good film", "the awful meal", "", "book", "good " * 30]
 ROWS = random_rows(MIXED)
 
