@@ -193,13 +193,13 @@ class Expected:
     def run(self, right: Outputs) -> Run:
         """Return what computes these outputs with mistakes: by the reference, or else by minibert's model."""
 
-        def run(mistakes: tuple[Any, ...], dtype: torch.dtype) -> list[Outputs]:
+        def run(mistakes: tuple[Any, ...], dtype: torch.dtype) -> Outputs:
             if self.is_computable:
                 outputs = self.reference(functions_with(mistakes), dtype, right)
             else:
                 changed = in_parts(self.outputs_in(dtype, mistakes))
                 outputs = {name: x if dtype == torch.float64 else x.float() for name, x in changed.items()}
-            return [self.visible({name: outputs[name] for name in right if name in outputs})]
+            return self.visible({name: outputs[name] for name in right if name in outputs})
 
         return run
 

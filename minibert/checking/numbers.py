@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -57,13 +58,11 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
     return type(value)(converted(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 
 
-def other_precision(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype whose difference from float32 is the rounding of a port that computes in `dtype`."""
-    return torch.float64 if dtype == torch.float32 else dtype
-
-
 def bounds(expected: Outputs, others: list[Outputs], dtype: torch.dtype = torch.float32) -> Bounds:
-    """Return how much each output may differ if it is computed in dtype; others: the same in `other_precision`."""
+    """Return how much each output may differ if it is computed in dtype.
+
+    others: the same outputs in a dtype whose difference from float32 is this rounding: float64 for float32.
+    """
     found = {}
     for name, x in expected.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -202,19 +201,17 @@ def kind_of(a: Tensor, b: Tensor, wrong: Tensor, mask: Tensor | None) -> str:
     ratio = a[wrong] / b[wrong]
     if len(ratio) > 1 and bool(ratio.isfinite().all()) and is_factor(ratio):
         return f"all wrong numbers are {float(ratio.mean()):.6g} times as large as they should be"
-    for first in range(a.dim()):
-        for second in range(first + 1, a.dim()):
-            if a.transpose(first, second).shape == b.shape and torch.allclose(
-                a.transpose(first, second), b, 1e-4, 1e-6
-            ):
-                return f"axes {first} and {second} are exchanged"
+    for axes in combinations(range(a.dim()), 2):
+        exchanged = a.transpose(*axes)
+        if exchanged.shape == b.shape and torch.allclose(exchanged, b, 1e-4, 1e-6):
+            return f"axes {axes[0]} and {axes[1]} are exchanged"
     for axis in range(a.dim()):
         if a.shape[axis] > 1 and torch.allclose(a.flip(axis), b, 1e-4, 1e-6):
             return f"axis {axis} is in reverse order"
-    if mask is not None and a.dim() >= 3 and a.shape[:2] == mask.shape and not bool(wrong[mask == 1].any()):
-        return f"only at padding: {share}"
-    if mask is not None and a.dim() >= 3 and a.shape[0] == mask.shape[0]:
-        rows = wrong.flatten(1).any(dim=1)
-        if not bool(rows[mask.bool().all(dim=1)].any()) and bool(mask.bool().all(dim=1).any()):
+    if mask is not None and a.dim() >= 3 and len(a) == len(mask):
+        whole = mask.bool().all(dim=1)  # texts without padding
+        if a.shape[1] == mask.shape[1] and not bool(wrong[mask == 1].any()):
+            return f"only at padding: {share}"
+        if bool(whole.any()) and not bool(wrong[whole].any()):
             return f"only in texts with padding: {share}"
     return share
