@@ -12,7 +12,6 @@ import torch
 from support.models import HARD_TEXTS
 
 import minibert
-from minibert.checking.check import check
 from minibert.checking.expected import PAIRS, TEXTS
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.text.tokenizer import Tokenizer
@@ -48,20 +47,19 @@ def arrays(encoded: list[dict[str, Any]], shape: tuple[int, int]) -> dict[str, n
 # -- bert.js is right
 
 
-@pytest.mark.parametrize(("name", "model"), [("novels", "minibert-novels"), ("minilm", "all-MiniLM-L6-v2")])
-def test_check_says_that_the_numbers_of_the_page_are_right(name, model, open_live, tmp_path):
-    opened = open_live(name)
-    config = Checkpoint.open(model).config
+@pytest.mark.parametrize("name", ["novels", "minilm", "distil"])
+def test_check_says_that_the_numbers_of_the_page_are_right(name, open_live, live_models, tmp_path):
+    opened, config = open_live(name), Checkpoint.open(live_models[name]).config
     encoded = [opened.evaluate(ENCODE, [text, pair]) for text, pair in zip(TEXTS, PAIRS, strict=True)]
     np.savez(tmp_path / "outputs.npz", **arrays(encoded, (config.hidden_size, config.num_attention_heads)))
-    report = check(str(tmp_path / "outputs.npz"), model)
+    report = minibert.check(tmp_path / "outputs.npz", live_models[name])
     assert report.ok and "right within rounding" in str(report)
 
 
 @pytest.mark.parametrize("name", ["novels", "minilm"])
-def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, open_live, minilm):
-    opened, model = open_live(name), "minibert-novels" if name == "novels" else minilm
-    encoder, tokenizer = minibert.load(model), minibert.load_tokenizer(model)
+def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, open_live, live_models):
+    opened = open_live(name)
+    encoder, tokenizer = minibert.load(live_models[name]), minibert.load_tokenizer(live_models[name])
     texts = [*SENTENCES.read_text("utf-8").splitlines(), "", "Where is he?"]
     assert len(texts) == 50
     differences = []
@@ -73,16 +71,6 @@ def test_fifty_texts_differ_from_model_py_by_at_most_a_ten_thousandth(name, open
         assert ids == row.input_ids[0].tolist()
         differences.append(float((torch.tensor(numbers).reshape(right.shape) - right).abs().max()))
     assert 0 < max(differences) <= 1e-4
-
-
-def test_a_distilbert_is_computed_and_its_segments_change_nothing(open_live, live_address):
-    opened = open_live("distil")
-    folder = Path(live_address("distil").removeprefix("file://")).parent / "distil"
-    row = minibert.load_tokenizer(folder)("the film", "a book")
-    right = minibert.load(folder)(row.input_ids).last_hidden_state[0].detach()
-    found = opened.evaluate(ENCODE, ["the film", "a book"])
-    assert (found["ids"], found["logits"]) == (row.input_ids[0].tolist(), None)
-    assert torch.allclose(torch.tensor(found["states"][-1]), right.flatten(), atol=1e-5)
 
 
 ODD = ["[MASK]", "[SEP]", "東京", "naïve", "ÅNGSTRÖM", "don't", "x" * 101, "😀👍🏽"]
@@ -169,6 +157,6 @@ def test_a_mistake_in_bert_js_is_named(right, wrong, named, blank, tmp_path):
     source = SOURCE.replace(right, wrong) if right else SOURCE
     encoded = blank.evaluate(RUN, [source, *packed, TEXTS, PAIRS])
     np.savez(tmp_path / "outputs.npz", **arrays(encoded, (256, 4)))
-    report = check(str(tmp_path / "outputs.npz"), "minibert-novels")
+    report = minibert.check(tmp_path / "outputs.npz", "minibert-novels")
     assert report.ok == (not named)
     assert named in " ".join(report.causes)
