@@ -205,13 +205,12 @@ class Expected:
 
     def visible(self, outputs: Outputs) -> Outputs:
         """Return the outputs with 0 at padding."""
-        mask = self.inputs["attention_mask"]
-        found = {}
-        for name, x in outputs.items():
-            at = {"attentions": mask[:, None, :, None], "pooler_output": None}.get(name.split(".")[0], mask[:, :, None])
-            of_tokens = at is not None and x.dim() == at.dim() and x.shape[0] == mask.shape[0]
-            found[name] = x.masked_fill(at == 0, 0.0) if of_tokens and at is not None else x
-        return found
+        padding = self.inputs["attention_mask"] == 0
+        of_dims = {3: padding[:, :, None], 4: padding[:, None, :, None]}  # (B,S,D) and (B,H,S,S)
+        return {
+            name: x.masked_fill(of_dims[x.dim()], 0.0) if x.dim() in of_dims and len(x) == len(padding) else x
+            for name, x in outputs.items()
+        }
 
 
 def in_parts(outputs: Mapping[str, Tensor]) -> Outputs:

@@ -91,6 +91,11 @@ def change_table(model: Any, name: str, change: Callable[[Tensor], Tensor]) -> N
     table.data.copy_(change(table.data))
 
 
+def move_positions(model: Any, by: int) -> None:
+    """Give each position the vector of another one."""
+    change_table(model, "position", lambda x: x.roll(by, 0))
+
+
 def leave_out(model: Any, path: str) -> None:
     """Leave a module out. Raises AttributeError if there is none."""
     model = model if path.startswith("transform") else encoder_of(model)
@@ -159,15 +164,12 @@ def repeat(model: Any, number: int, times: int) -> None:
 def known_changes(model: Any) -> list[Change]:
     """Return the known mistakes of ports of this model; see mistakes.text_of for the values in their texts."""
     config = encoder_of(model).config
-    first = config.architecture.first_position
+    first, own = config.architecture.first_position, config.hidden_act
     steps = len(encoder_of(model).order)
     each_layer = range(config.num_hidden_layers)
     rows: list[tuple[Any, ...]] = [
         *((f"eps is {eps}, not {{eps}}", set_eps, float(eps)) for eps in ("1e-5", "1e-6", "1e-12", "0")),
-        *(
-            (f"the activation is {name}, not {config.hidden_act}", put, "feed_forward", "activation", ACTIVATION[name])
-            for name in ACTIVATIONS
-        ),
+        *((f"the activation is {a}, not {own}", put, "feed_forward", "activation", ACTIVATION[a]) for a in ACTIVATIONS),
         ("the scores are not divided by √W", scale_scores, 0.5),
         ("the scores are divided by √W twice", scale_scores, -0.5),
         ("the mask is not used: padding is attended to", ignore_mask),
@@ -180,10 +182,7 @@ def known_changes(model: Any) -> list[Change]:
         ("the weights (gamma) of the norms are not used", fill, "norm", "weight", 1.0),
         ("the biases (beta) of the norms are not used", fill, "norm", "bias", 0.0),
         ("positions are not added", change_table, "position", torch.zeros_like),
-        *(
-            (f"positions begin at {n}, not at {{first}}", change_table, "position", lambda x, n=n: x.roll(first - n, 0))
-            for n in range(4)
-        ),
+        *((f"positions begin at {n}, not at {{first}}", move_positions, first - n) for n in range(4)),
         ("all tokens are in segment 0", change_table, "segment", lambda x: x[:1].expand_as(x).clone()),
         ("segments 0 and 1 are exchanged", change_table, "segment", lambda x: x.flip(0)),
         ("segments are not added", change_table, "segment", torch.zeros_like),
