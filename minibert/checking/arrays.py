@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from minibert.checking.expected import Expected
-from minibert.checking.outputs import INPUTS, OUTPUTS, as_tensor
+from minibert.checking.numbers import INPUTS, OUTPUTS, as_tensor
 from minibert.checking.port import compare, lowest
 from minibert.checking.report import Report
 from minibert.checkpoints.checkpoint import Checkpoint

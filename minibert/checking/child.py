@@ -21,8 +21,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from minibert.checking.numbers import Outputs
-from minibert.checking.outputs import outputs_of
+from minibert.checking.numbers import Outputs, outputs_of
 from minibert.checking.shows import SHOWS, show
 from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome
 from minibert.checking.world import World

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from minibert.checking.diagnosis import Run, mistakes_in, reached
 from minibert.checking.mistakes import Functions, functions_with, text_of
-from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted
-from minibert.checking.outputs import INPUTS, OUTPUTS
+from minibert.checking.numbers import INPUTS, OUTPUTS, Bounds, Outputs, apart, bounds, converted
 from minibert.checking.relatives import known_changes
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load, name_in_file

@@ -21,8 +21,7 @@ from minibert.checking.child import call_twice, message_of
 from minibert.checking.diagnosis import Numbers, diagnose, fitting, hidden_causes
 from minibert.checking.expected import Expected, in_parts, reached_by, stage_of
 from minibert.checking.mistakes import MISTAKES, Mistake
-from minibert.checking.numbers import Bounds, Outputs, apart, difference, first_wrong, problem
-from minibert.checking.outputs import OUTPUTS, outputs_of
+from minibert.checking.numbers import OUTPUTS, Bounds, Outputs, apart, difference, first_wrong, outputs_of, problem
 from minibert.checking.process import MEMORY, working_folder
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import started

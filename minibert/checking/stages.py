@@ -215,30 +215,21 @@ def of_encoder(world: World) -> Cases:
     ids, segments, mask = world.batch
     return {
         "a batch with padding and a pair": (ids, segments, mask, world.weights, world.heads, world.eps),
-        "twelve layers, no padding": (ids[:2, :4] % 7, segments[:2, :4], mask[:2, :4], twelve_layers(), 2, 1e-12),
+        "twelve layers, no padding": (ids[:2, :4] % 7, segments[:2, :4], mask[:2, :4], twelve_layers(world), 2, 1e-12),
     }
 
 
-def twelve_layers() -> dict[str, Tensor]:
-    """Return the weights of a model of twelve small layers, whose numbers have one digit or two."""
-    D = 8
-    shapes: dict[str, tuple[int, ...]] = {}
-    shapes |= {"embeddings.word_embeddings.weight": (7, D), "embeddings.position_embeddings.weight": (4, D)}
-    shapes |= {"embeddings.token_type_embeddings.weight": (2, D)}
-    norms = ["embeddings.LayerNorm"]
+def twelve_layers(world: World) -> dict[str, Tensor]:
+    """Return weights by the names of the real ones, but of twelve small layers, whose numbers have one digit or two."""
+    shapes = {name: x.shape for name, x in world.weights.items() if name.startswith("embeddings.")}
     for number in range(12):
-        before = f"encoder.layer.{number}."
-        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
-            shapes |= {f"{before}{name}.weight": (D, D), f"{before}{name}.bias": (D,)}
-        shapes |= {f"{before}intermediate.dense.weight": (2 * D, D), f"{before}intermediate.dense.bias": (2 * D,)}
-        shapes |= {f"{before}output.dense.weight": (D, 2 * D), f"{before}output.dense.bias": (D,)}
-        norms += [before + "attention.output.LayerNorm", before + "output.LayerNorm"]
-    weights = {name: drawn(*shape, seed=seed, scale=0.5) for seed, (name, shape) in enumerate(shapes.items())}
-    for seed, name in enumerate(norms):
-        weights |= {
-            f"{name}.weight": 1 + drawn(D, seed=seed, scale=0.1),
-            f"{name}.bias": drawn(D, seed=-seed, scale=0.1),
-        }
+        shapes |= {f"encoder.layer.{number}.{name}": x.shape for name, x in world.of_layer(0).items()}
+    small = {256: 8, 1024: 16, 8192: 7, 128: 4, 2: 2}  # D, F, V, positions and segments
+    weights = {}
+    for seed, (name, shape) in enumerate(shapes.items()):
+        is_norm = "LayerNorm" in name
+        weights[name] = drawn(*(small[size] for size in shape), seed=seed, scale=0.1 if is_norm else 0.5)
+        weights[name] += is_norm and name.endswith("weight")
     return weights
 
 

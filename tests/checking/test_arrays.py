@@ -11,7 +11,7 @@ from support.words import write_words_checkpoint
 
 import minibert
 from minibert.checking.expected import Expected
-from minibert.checking.outputs import INPUTS
+from minibert.checking.numbers import INPUTS
 from minibert.checkpoints.checkpoint import Checkpoint
 
 NOVELS = "minibert-novels"

@@ -6,7 +6,7 @@ function, or edits of the reference: lines that begin with "- " are replaced by 
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,9 +82,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("forms"))
 
 
-@pytest.fixture(scope="module")
-def kept() -> Callable[[Stage, Case], Any]:
-    """Return what gives what is right in a case, and computes it once."""
+@pytest.fixture(scope="module", autouse=True)
+def right_is_computed_once() -> Iterator[None]:
+    """What is right in a case does not depend on the form."""
     known: dict[tuple[str, str], Any] = {}
     compute = solution.expected
 
@@ -94,12 +94,9 @@ def kept() -> Callable[[Stage, Case], Any]:
             known[key] = compute(stage, case)
         return known[key]
 
-    return expected
-
-
-@pytest.fixture(autouse=True)
-def right_is_computed_once(monkeypatch: pytest.MonkeyPatch, kept: Callable[[Stage, Case], Any]) -> None:
-    monkeypatch.setattr(solution, "expected", kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solution, "expected", expected)
+        yield
 
 
 def name_of(form: Form) -> str:
