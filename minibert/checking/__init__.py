@@ -3,14 +3,13 @@
 In reading order:
 
     mistakes        known mistakes, each as an edit of minibert/reference.py
-    numbers         two outputs: their difference, its bound, and of which kind it is
+    numbers         the outputs in what a model returns; of two their difference, its bound, and of which kind it is
     relatives       known mistakes of relatives that the reference does not compute
     source          the text of a checked file: what calls what, and which libraries
     diagnosis       which known mistake gives these numbers
     world           real weights and texts
     stages          the functions in the order in which they are written, and the inputs on which they are tried
     report          what a check found
-    outputs         the inputs of a model, and the outputs in what it returns
     shows           what right functions do, a line each
     child           the process in which a checked file runs
     process         that process from outside: its limits, and its answers

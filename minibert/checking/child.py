@@ -21,8 +21,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from minibert.checking.numbers import Outputs
-from minibert.checking.outputs import outputs_of
+from minibert.checking.numbers import Outputs, outputs_of
 from minibert.checking.shows import SHOWS, show
 from minibert.checking.stages import STAGES, Case, Stage, inputs_of, outcome
 from minibert.checking.world import World
@@ -114,12 +113,12 @@ def try_stage(stage: Stage, cases: list[Case], module: ModuleType, path: Path, a
         given = inputs_of(case)
         try:
             outputs, tensors = packed_outputs(outcome(stage, function, given), "found ")
-            after, others = packed_outputs(given_after(given), "given ")
+            _, after = packed_outputs(given_after(given), "given ")
         except NotImplementedError:
             return answers.give(name, state="unwritten")
         except BaseException as error:  # also SystemExit
             return answers.give(name, state="raised", message=message_of(error, path))
-        answers.give(name, tensors | others, state="done", outputs=outputs, given=list(after))
+        answers.give(name, tensors | after, state="done", outputs=outputs)
 
 
 def is_model(given: Any) -> bool:
@@ -131,20 +130,17 @@ def is_model(given: Any) -> bool:
     return named and not isinstance(given, type)
 
 
-def call_twice(given: Any, folder: str, inputs: dict[str, Tensor]) -> list[tuple[Any, dict[str, Tensor]]]:
-    """Return what a model, or what makes one of a folder, returns in each of two calls, and its inputs after it.
+def call_twice(given: Any, folder: str, inputs: dict[str, Tensor]) -> tuple[Any, Any, dict[str, Tensor]]:
+    """Return what a model, or what makes one of a folder, returns in two calls, and its inputs after the first.
 
     Raises ValueError for what cannot be called, and what the model raises.
     """
     model = given if is_model(given) else given(folder)
     if not callable(model):
         raise ValueError(f"{given!r} returned {type(model).__name__}, which cannot be called with input_ids")
-    calls = []
-    for _ in range(2):
-        copies = {name: x.clone() for name, x in inputs.items()}
-        with torch.no_grad():
-            calls.append((model(**copies), copies))
-    return calls
+    copies = {name: x.clone() for name, x in inputs.items()}
+    with torch.no_grad():
+        return model(**copies), model(**{name: x.clone() for name, x in inputs.items()}), copies
 
 
 def try_model(task: dict[str, Any], module: ModuleType, path: Path, answers: Answers) -> None:
@@ -155,17 +151,15 @@ def try_model(task: dict[str, Any], module: ModuleType, path: Path, answers: Ans
         text = f"no class or function {task['name']}; it has {', '.join(names) or 'none'}"
         return answers.give("model", state="refused", message=text)
     try:
-        calls = call_twice(made, task["checkpoint"], load_file(answers.folder / "inputs.safetensors"))
+        first, second, after = call_twice(made, task["checkpoint"], load_file(answers.folder / "inputs.safetensors"))
     except BaseException as error:
         return answers.give("model", state="raised", message=message_of(error, path))
-    tensors: dict[str, Tensor] = {}
-    for prefix, (result, after) in zip(("first ", "second "), calls, strict=True):
-        try:
-            outputs = outputs_of(result)
-        except ValueError as error:
-            return answers.give("model", state="refused", message=str(error))
-        tensors |= packed_outputs(outputs, prefix)[1] | packed_outputs(after, prefix + "given ")[1]
-    return answers.give("model", tensors, state="done")
+    try:
+        named = {"first ": outputs_of(first), "second ": outputs_of(second), "given ": after}
+    except ValueError as error:
+        return answers.give("model", state="refused", message=str(error))
+    packed = [packed_outputs(outputs, prefix)[1] for prefix, outputs in named.items()]
+    return answers.give("model", packed[0] | packed[1] | packed[2], state="done")
 
 
 def limit(task: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from minibert.checking.mistakes import MISTAKES, SOURCE, Mistake
-from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, other_precision, problem
+from minibert.checking.numbers import Bounds, Outputs, bounds, distance, mean_distance, problem
 from minibert.checking.source import SourceText
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
@@ -28,28 +28,24 @@ WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
 SINGLES, PAIRS = 5.0, 1.0  # seconds of this thread for looking through the mistakes, and through pairs of them
 
 # The outputs with these mistakes, of the reference or of a model, computed in a dtype; raises if they cannot be.
-Run = Callable[[tuple[Any, ...], torch.dtype], list[Outputs]]
+Run = Callable[[tuple[Any, ...], torch.dtype], Outputs]
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What was found in some cases, what is right, how much they may differ, and how to compute them."""
+    """What was found, what is right, how much they may differ, and how to compute them."""
 
-    found: list[Outputs]
-    right: list[Outputs]
-    bounds: list[Bounds]
+    found: Outputs
+    right: Outputs
+    bounds: Bounds
     run: Run
     dtype: torch.dtype = torch.float32  # in which they were computed
 
-    def far(self, others: list[Outputs]) -> float:
+    def far(self, others: Outputs) -> float:
         """Return how far the found numbers are from others, in bounds."""
-        return farthest(self.found, others, self.bounds)
+        return distance(self.found, others, self.bounds)
 
-    def mean(self, others: list[Outputs]) -> float:
-        """Return how far they are on average."""
-        return sum(map(mean_distance, self.found, others, self.bounds))
-
-    def outputs(self, mistakes: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> list[Outputs] | None:
+    def outputs(self, mistakes: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> Outputs | None:
         """Return the outputs with these mistakes; None if they cannot be made or computed."""
         try:
             with warnings.catch_warnings():
@@ -58,24 +54,11 @@ class Numbers:
         except Exception:  # a mistake may make anything impossible, as shapes that do not fit
             return None
 
-    def given_by(self, mistakes: tuple[Any, ...], outputs: list[Outputs]) -> bool:
-        """Return whether these mistakes, which give these outputs, give the found numbers within their own rounding."""
-        if self.far(outputs) <= 1.0:
-            return True
-        own = self.rounding(mistakes, outputs)
-        return own is not None and farthest(self.found, outputs, own) <= 1.0
-
-    def rounding(self, mistakes: tuple[Any, ...], outputs: list[Outputs]) -> list[Bounds] | None:
+    def rounding(self, mistakes: tuple[Any, ...], outputs: Outputs) -> Bounds | None:
         """Return how much these outputs, of these mistakes, may differ by rounding, which a mistake may enlarge."""
-        rounded = self.outputs(mistakes, other_precision(self.dtype))
-        if rounded is None:
-            return None
-        return [bounds(one, [other], self.dtype) for one, other in zip(outputs, rounded, strict=True)]
-
-
-def farthest(found: list[Outputs], others: list[Outputs], limits: list[Bounds]) -> float:
-    """Return the largest distance of all cases."""
-    return max(map(distance, found, others, limits))
+        # The difference from float32 of a type of less precision is its rounding, and that of float64 is float32's.
+        rounded = self.outputs(mistakes, torch.float64 if self.dtype == torch.float32 else self.dtype)
+        return None if rounded is None else bounds(outputs, [rounded], self.dtype)
 
 
 @cache
@@ -106,21 +89,22 @@ def fitting(
     """Return the choice that gives the found numbers most nearly, and those whose numbers are the same."""
     until = time.thread_time() + (SINGLES if seconds is None else seconds)
     right = numbers.far(numbers.right)
-    near: list[tuple[float, int, tuple[Any, ...], list[Outputs]]] = []
+    near: list[tuple[float, int, tuple[Any, ...], Outputs]] = []
     for number, chosen in enumerate(choices):
         if time.thread_time() > until:
             break
         outputs = numbers.outputs(known + chosen)
         if outputs is None or (far := numbers.far(outputs)) > max(1.0, NEAR * min(right, 1e6)):
             continue
-        near.append((numbers.mean(outputs), number, chosen, outputs))
+        near.append((mean_distance(numbers.found, outputs, numbers.bounds), number, chosen, outputs))
         if len(chosen) > 1 and far <= 1.0:
             break  # there are many pairs
     near.sort(key=lambda one: one[:2])
     for place, (_, _, chosen, outputs) in enumerate(near):
-        if numbers.given_by(known + chosen, outputs):
+        own = numbers.bounds if numbers.far(outputs) <= 1.0 else numbers.rounding(known + chosen, outputs)
+        if own is not None and distance(numbers.found, outputs, own) <= 1.0:
             return [chosen] + [
-                other for _, _, other, same in near[place + 1 :] if farthest(same, outputs, numbers.bounds) <= EQUAL
+                other for _, _, other, same in near[place + 1 :] if distance(same, outputs, numbers.bounds) <= EQUAL
             ]
     return []
 
@@ -140,20 +124,15 @@ def hidden_causes(numbers: Numbers, others: list[Outputs], candidates: Iterable[
     right numbers that were computed in several ways (others). It must be so in each text.
     """
     until = time.thread_time() + SINGLES
-    (found,), (right,), (limit,) = numbers.found, numbers.right, numbers.bounds
-    right_mean = numbers.mean(numbers.right)
+    found, right, limit = numbers.found, numbers.right, numbers.bounds
+    right_mean = mean_distance(found, right, limit)
     explaining: list[tuple[float, Any]] = []
     for mistake in candidates:
         if time.thread_time() > until:
             break
-        outputs = numbers.outputs((mistake,))
-        if (
-            outputs is None
-            or problem(outputs[0], right)
-            or not all(bool(x.isfinite().all()) for x in outputs[0].values())
-        ):
+        wrong = numbers.outputs((mistake,))
+        if wrong is None or problem(wrong, right) or not all(bool(x.isfinite().all()) for x in wrong.values()):
             continue
-        wrong = outputs[0]
         if any(abs(float(shares_of(other, right, wrong, limit).sum())) > WITHOUT for other in others):
             continue
         shares = shares_of(found, right, wrong, limit)  # (B)
@@ -161,7 +140,7 @@ def hidden_causes(numbers: Numbers, others: list[Outputs], candidates: Iterable[
         total = float(shares.sum())
         in_each = shares[whole > 0.05] / whole[whole > 0.05]
         if abs(total - 1) < WITH and bool(((in_each > 0.4) & (in_each < 1.6)).all()):
-            explaining.append((numbers.mean(outputs), mistake))
+            explaining.append((mean_distance(found, wrong, limit), mistake))
     explaining = sorted(((mean, one) for mean, one in explaining if mean < right_mean), key=lambda pair: pair[0])
     # As near as the nearest, for rounding, is what brings the numbers at least half as much nearer than no mistake.
     return [mistake for mean, mistake in explaining if right_mean - mean > (right_mean - explaining[0][0]) / 2]

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from minibert.checking.diagnosis import Run, mistakes_in, reached
 from minibert.checking.mistakes import Functions, functions_with, text_of
-from minibert.checking.numbers import Bounds, Outputs, apart, bounds, converted
-from minibert.checking.outputs import INPUTS, OUTPUTS
+from minibert.checking.numbers import INPUTS, OUTPUTS, Bounds, Outputs, apart, bounds, converted
 from minibert.checking.relatives import known_changes
 from minibert.checkpoints.checkpoint import Checkpoint
 from minibert.checkpoints.load import load, name_in_file
@@ -193,25 +192,24 @@ class Expected:
     def run(self, right: Outputs) -> Run:
         """Return what computes these outputs with mistakes: by the reference, or else by minibert's model."""
 
-        def run(mistakes: tuple[Any, ...], dtype: torch.dtype) -> list[Outputs]:
+        def run(mistakes: tuple[Any, ...], dtype: torch.dtype) -> Outputs:
             if self.is_computable:
                 outputs = self.reference(functions_with(mistakes), dtype, right)
             else:
                 changed = in_parts(self.outputs_in(dtype, mistakes))
                 outputs = {name: x if dtype == torch.float64 else x.float() for name, x in changed.items()}
-            return [self.visible({name: outputs[name] for name in right if name in outputs})]
+            return self.visible({name: outputs[name] for name in right if name in outputs})
 
         return run
 
     def visible(self, outputs: Outputs) -> Outputs:
         """Return the outputs with 0 at padding."""
-        mask = self.inputs["attention_mask"]
-        found = {}
-        for name, x in outputs.items():
-            at = {"attentions": mask[:, None, :, None], "pooler_output": None}.get(name.split(".")[0], mask[:, :, None])
-            of_tokens = at is not None and x.dim() == at.dim() and x.shape[0] == mask.shape[0]
-            found[name] = x.masked_fill(at == 0, 0.0) if of_tokens and at is not None else x
-        return found
+        padding = self.inputs["attention_mask"] == 0
+        of_dims = {3: padding[:, :, None], 4: padding[:, None, :, None]}  # (B,S,D) and (B,H,S,S)
+        return {
+            name: x.masked_fill(of_dims[x.dim()], 0.0) if x.dim() in of_dims and len(x) == len(padding) else x
+            for name, x in outputs.items()
+        }
 
 
 def in_parts(outputs: Mapping[str, Tensor]) -> Outputs:

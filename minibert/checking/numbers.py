@@ -11,14 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 FACTOR, UNITS = 16, 8  # in float32
 LARGEST, MEAN = 3, 2  # times the measured error of a type of less precision
 Outputs = dict[str, Any]  # by name: tensors, or texts
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # of a model
+OUTPUTS = ("hidden_states", "attentions", "last_hidden_state", "pooler_output", "logits")  # of a model
 
 
 class Bound(NamedTuple):
@@ -29,6 +33,34 @@ class Bound(NamedTuple):
 
 
 Bounds = dict[str, Bound]
+
+
+def outputs_of(result: Any) -> Outputs:
+    """Return the outputs in what a model returned, by their names in OUTPUTS. Raises ValueError if there are none."""
+    order = ("last_hidden_state", "hidden_states", "attentions", "logits")
+    if isinstance(result, Tensor | np.ndarray):
+        named = {"last_hidden_state": result}
+    elif isinstance(result, Mapping):
+        named = {name: result[name] for name in OUTPUTS if result.get(name) is not None}
+    elif isinstance(result, tuple | list) and not hasattr(result, "_fields"):
+        named = dict(zip(order, result, strict=False))  # a model may return only the first of them
+    else:
+        named = {name: getattr(result, name) for name in OUTPUTS if getattr(result, name, None) is not None}
+    if not named:
+        raise ValueError(f"the model returned {type(result).__name__} without any of {', '.join(OUTPUTS)}")
+    return {name: as_tensor(value, name) for name, value in named.items()}
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """Return an output as one tensor; several layers are stacked. Raises ValueError for anything but numbers."""
+    if isinstance(value, tuple | list):
+        return torch.stack([as_tensor(one, name) for one in value])
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} is of type {kind}; it must be numbers (float32, float16 or bfloat16)")
+    return value.detach().cpu()
 
 
 def flatten(result: Any, name: str = "", names: tuple[str, ...] = ()) -> Outputs:
@@ -57,13 +89,11 @@ def converted(value: Any, dtype: torch.dtype) -> Any:
     return type(value)(converted(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 
 
-def other_precision(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype whose difference from float32 is the rounding of a port that computes in `dtype`."""
-    return torch.float64 if dtype == torch.float32 else dtype
-
-
 def bounds(expected: Outputs, others: list[Outputs], dtype: torch.dtype = torch.float32) -> Bounds:
-    """Return how much each output may differ if it is computed in dtype; others: the same in `other_precision`."""
+    """Return how much each output may differ if it is computed in dtype.
+
+    others: the same outputs in a dtype whose difference from float32 is this rounding: float64 for float32.
+    """
     found = {}
     for name, x in expected.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -202,19 +232,17 @@ def kind_of(a: Tensor, b: Tensor, wrong: Tensor, mask: Tensor | None) -> str:
     ratio = a[wrong] / b[wrong]
     if len(ratio) > 1 and bool(ratio.isfinite().all()) and is_factor(ratio):
         return f"all wrong numbers are {float(ratio.mean()):.6g} times as large as they should be"
-    for first in range(a.dim()):
-        for second in range(first + 1, a.dim()):
-            if a.transpose(first, second).shape == b.shape and torch.allclose(
-                a.transpose(first, second), b, 1e-4, 1e-6
-            ):
-                return f"axes {first} and {second} are exchanged"
+    for axes in combinations(range(a.dim()), 2):
+        exchanged = a.transpose(*axes)
+        if exchanged.shape == b.shape and torch.allclose(exchanged, b, 1e-4, 1e-6):
+            return f"axes {axes[0]} and {axes[1]} are exchanged"
     for axis in range(a.dim()):
         if a.shape[axis] > 1 and torch.allclose(a.flip(axis), b, 1e-4, 1e-6):
             return f"axis {axis} is in reverse order"
-    if mask is not None and a.dim() >= 3 and a.shape[:2] == mask.shape and not bool(wrong[mask == 1].any()):
-        return f"only at padding: {share}"
-    if mask is not None and a.dim() >= 3 and a.shape[0] == mask.shape[0]:
-        rows = wrong.flatten(1).any(dim=1)
-        if not bool(rows[mask.bool().all(dim=1)].any()) and bool(mask.bool().all(dim=1).any()):
+    if mask is not None and a.dim() >= 3 and len(a) == len(mask):
+        whole = mask.bool().all(dim=1)  # texts without padding
+        if a.shape[1] == mask.shape[1] and not bool(wrong[mask == 1].any()):
+            return f"only at padding: {share}"
+        if bool(whole.any()) and not bool(wrong[whole].any()):
             return f"only in texts with padding: {share}"
     return share

@@ -21,8 +21,7 @@ from minibert.checking.child import call_twice, message_of
 from minibert.checking.diagnosis import Numbers, diagnose, fitting, hidden_causes
 from minibert.checking.expected import Expected, in_parts, reached_by, stage_of
 from minibert.checking.mistakes import MISTAKES, Mistake
-from minibert.checking.numbers import Bounds, Outputs, apart, difference, first_wrong, problem
-from minibert.checking.outputs import INPUTS, OUTPUTS, outputs_of
+from minibert.checking.numbers import OUTPUTS, Bounds, Outputs, apart, difference, first_wrong, outputs_of, problem
 from minibert.checking.process import MEMORY, working_folder
 from minibert.checking.report import Report, heat_map
 from minibert.checking.solution import started
@@ -55,7 +54,7 @@ def compare(expected: Expected, found: Outputs, dtype: torch.dtype, some: bool =
     largest = max(difference(parts[name], x) for name, x in right.items())
     checked = f"{len(right)} outputs compared: {', '.join(dict.fromkeys(name.split('.')[0] for name in right))}"
     checked += f"; not {', '.join(unknown)}, which the checkpoint has not" * bool(unknown)
-    numbers = Numbers([parts], [right], [limits], expected.run(right), dtype)
+    numbers = Numbers(parts, right, limits, expected.run(right), dtype)
     if not wrong:
         return within_rounding(expected, numbers, largest, checked)
     name = origin(given, wrong[0])
@@ -89,7 +88,7 @@ def unexplained(expected: Expected, first: str, right: Outputs) -> str:
 
 def within_rounding(expected: Expected, numbers: Numbers, largest: float, checked: str) -> Report:
     """Return the report on outputs that differ by rounding, unless a known mistake explains how they differ."""
-    (right,), (limits,), dtype = numbers.right, numbers.bounds, numbers.dtype
+    right, limits, dtype = numbers.right, numbers.bounds, numbers.dtype
     if dtype != torch.float32:
         others = [expected.visible({name: x[name] for name in right}) for x in expected.others(dtype)]
         if hidden := hidden_causes(numbers, others, expected.candidates(right)):
@@ -180,7 +179,7 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
     if not expected.is_computable:
         found = fitting(numbers, ((change,) for change in expected.candidates({})))
         return (" or ".join(map(expected.said, found)),) if found else ()
-    (parts,), (right,), (limits,) = numbers.found, numbers.right, numbers.bounds
+    parts, right, limits = numbers.found, numbers.right, numbers.bounds
     known: tuple[Mistake, ...] = ()
     texts: list[str] = []
 
@@ -189,16 +188,16 @@ def causes_of(expected: Expected, numbers: Numbers) -> tuple[str, ...]:
         outputs = numbers.outputs(mistakes)
         if outputs is None:
             return list(right)
-        left = [name for name, x in outputs[0].items() if apart(parts[name], x, limits[name]) > 1.0]
+        left = [name for name, x in outputs.items() if apart(parts[name], x, limits[name]) > 1.0]
         if left and mistakes and (own := numbers.rounding(mistakes, outputs)):
-            left = [name for name in left if apart(parts[name], outputs[0][name], own[0][name]) > 1.0]
+            left = [name for name in left if apart(parts[name], outputs[name], own[name]) > 1.0]
         return left
 
     while left := rest(known):
         name = left[0]
         one = {name: right[name]}
         fitted = diagnose(
-            Numbers([{name: parts[name]}], [one], [limits], expected.run(one), numbers.dtype),
+            Numbers({name: parts[name]}, one, limits, expected.run(one), numbers.dtype),
             reached_by([name]),
             known,
         )
@@ -227,15 +226,14 @@ def check_model(given: Any, checkpoint: Checkpoint) -> Report:
     """
     expected = Expected(checkpoint)
     try:
-        calls = call_twice(given, os.fspath(checkpoint), expected.inputs)
+        first, second, after = call_twice(given, os.fspath(checkpoint), expected.inputs)
     except (ValueError, KeyboardInterrupt):
         raise
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         return failed(f"the model raised {message_of(error, Path())}{where}")
-    first, second = (outputs_of(result) for result, _ in calls)
-    return judged(expected, first, second, calls[0][1])
+    return judged(expected, outputs_of(first), outputs_of(second), after)
 
 
 def check_model_of_file(path: Path, name: str, checkpoint: Checkpoint) -> Report:
@@ -256,13 +254,13 @@ def check_model_of_file(path: Path, name: str, checkpoint: Checkpoint) -> Report
         return failed(
             f"the model raised {answer.message}" if answer.state == "raised" else f"the model: {answer.message}"
         )
-    first, second = (
-        {name: answer.tensors[prefix + name] for name in OUTPUTS if prefix + name in answer.tensors}
-        for prefix in ("first ", "second ")
+    first, second, after = (
+        {name.removeprefix(prefix): x for name, x in answer.tensors.items() if name.startswith(prefix)}
+        for prefix in ("first ", "second ", "given ")
     )
     if not first or any(not x.is_floating_point() for x in first.values()) or first.keys() != second.keys():
         return failed("the model returned no numbers")
-    return judged(expected, first, second, {name: answer.tensors.get(f"first given {name}") for name in INPUTS})
+    return judged(expected, first, second, after)
 
 
 def folder_size(folder: Path) -> int:
@@ -270,11 +268,10 @@ def folder_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
-def judged(expected: Expected, first: Outputs, second: Outputs, after: Mapping[str, Tensor | None]) -> Report:
+def judged(expected: Expected, first: Outputs, second: Outputs, after: Mapping[str, Tensor]) -> Report:
     """Return the report on what two calls of a model returned; after: its inputs after the first."""
     for name, x in expected.inputs.items():
-        given = after[name]
-        if given is None or not torch.equal(x, given):
+        if name not in after or not torch.equal(x, after[name]):
             raise ValueError(f"the model changes {name} in place; copy it first")
     if any(not torch.equal(x.nan_to_num(), second[name].nan_to_num()) for name, x in first.items()):
         return failed("two calls give different numbers; call model.eval()", "dropout is left on")

@@ -4,7 +4,7 @@ ALBERT, ModernBERT, an ELECTRA with narrow tables, and checkpoints with another 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,28 +20,12 @@ class Change(NamedTuple):
     """A mistake that is made on a model; one whose model lacks what it changes raises AttributeError or TypeError."""
 
     cause: str  # what is wrong, for a message
-    make: Callable[[Any], None]
+    change: Callable[..., None]
+    arguments: tuple[Any, ...]  # of the change, after the model
 
-
-class Unchanged(nn.Module):
-    """A layer that is left out: its probabilities are computed, and its output is not used."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, *more: Any) -> tuple[Tensor, Any]:
-        """(B,S,D) -> the same, and the probabilities."""
-        return x, self.layer(x, *more)[1]
-
-
-class Twice(Unchanged):
-    """A layer that is used twice."""
-
-    def forward(self, x: Tensor, *more: Any) -> tuple[Tensor, Any]:
-        """(B,S,D) -> (B,S,D), and the probabilities of the second time."""
-        result: tuple[Tensor, Any] = self.layer(self.layer(x, *more)[0], *more)
-        return result
+    def make(self, model: Any) -> None:
+        """Change a model."""
+        self.change(model, *self.arguments)
 
 
 def encoder_of(model: Any) -> Any:
@@ -49,75 +33,43 @@ def encoder_of(model: Any) -> Any:
     return getattr(model, "encoder", model)
 
 
-def in_layers(change: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return what makes a change in each layer."""
-
-    def make(model: Any) -> None:
-        for layer in encoder_of(model).layers:
-            change(layer)
-
-    return make
-
-
-def exchange(part: str, one: str, other: str) -> Callable[[Any], None]:
-    """Return what exchanges two modules of a part of each layer."""
-
-    def make(layer: Any) -> None:
-        module = getattr(layer, part)
+def exchange(model: Any, part: str, one: str, other: str) -> None:
+    """Exchange two modules of a part of each layer; part "": of the layer itself."""
+    for layer in encoder_of(model).layers:
+        module = layer.get_submodule(part)
         first, second = getattr(module, one), getattr(module, other)
         setattr(module, one, second)
         setattr(module, other, first)
 
-    return in_layers(make)
+
+def put(model: Any, part: str, name: str, value: Any) -> None:
+    """Set an attribute of a part of each layer."""
+    for layer in encoder_of(model).layers:
+        setattr(getattr(layer, part), name, value)
 
 
-def fill(modules: Callable[[Any], Iterator[Any]], name: str, value: float) -> Callable[[Any], None]:
-    """Return what sets a parameter of these modules to a number. It raises TypeError if none of them has it."""
-
-    def make(model: Any) -> None:
-        parameters = [x for x in (getattr(module, name) for module in modules(model)) if x is not None]
-        if not parameters:
-            raise TypeError(f"no {name}")
-        for x in parameters:
-            x.data.fill_(value)
-
-    return make
+def fill(model: Any, ending: str, name: str, value: float) -> None:
+    """Set a parameter of the modules whose names end so to a number. Raises TypeError if none of them has it."""
+    modules = (module for path, module in model.named_modules() if path.endswith(ending))
+    parameters = [x for module in modules if (x := getattr(module, name, None)) is not None]
+    if not parameters:
+        raise TypeError(f"no {name}")
+    for x in parameters:
+        x.data.fill_(value)
 
 
-def norms(model: Any) -> Iterator[Any]:
-    """Yield the norms of a model."""
-    return (module for module in model.modules() if hasattr(module, "eps"))
+def set_eps(model: Any, eps: float) -> None:
+    """Set the eps of all norms."""
+    for module in model.modules():
+        if hasattr(module, "eps"):
+            module.eps = eps
 
 
-def products(name: str) -> Callable[[Any], Iterator[Any]]:
-    """Return what yields the linear layers of this name."""
-    return lambda model: (x for path, x in encoder_of(model).layers.named_modules() if path.endswith(f".{name}"))
-
-
-def set_eps(eps: float) -> Callable[[Any], None]:
-    """Return what sets the eps of all norms."""
-
-    def make(model: Any) -> None:
-        for norm in norms(model):
-            norm.eps = eps
-
-    return make
-
-
-def set_activation(name: str) -> Callable[[Any], None]:
-    """Return what sets the activation of the feed-forward."""
-    return in_layers(lambda layer: setattr(layer.feed_forward, "activation", ACTIVATION[name]))
-
-
-def scale_scores(power: float) -> Callable[[Any], None]:
-    """Return what multiplies the scores by W to this power."""
-
-    def make(model: Any) -> None:
-        encoder = encoder_of(model)
-        attend = encoder.attend
-        encoder.attend = lambda query, *more: attend(query * query.shape[-1] ** power, *more)
-
-    return make
+def scale_scores(model: Any, power: float) -> None:
+    """Multiply the scores by W to this power."""
+    encoder = encoder_of(model)
+    attend = encoder.attend
+    encoder.attend = lambda query, *more: attend(query * query.shape[-1] ** power, *more)
 
 
 def ignore_mask(model: Any) -> None:
@@ -127,65 +79,49 @@ def ignore_mask(model: Any) -> None:
     encoder.forward = lambda ids, **more: forward(ids, **(more | {"attention_mask": torch.ones_like(ids)}))
 
 
-def change_heads(factor: float) -> Callable[[Any], None]:
-    """Return what cuts the vectors into heads of another width."""
-
-    def make(layer: Any) -> None:
+def change_heads(model: Any, factor: float) -> None:
+    """Cut the vectors into heads of another width."""
+    for layer in encoder_of(model).layers:
         layer.attention.head_size = int(layer.attention.head_size * factor)
 
-    return in_layers(make)
+
+def change_table(model: Any, name: str, change: Callable[[Tensor], Tensor]) -> None:
+    """Change a table of the embeddings."""
+    table = getattr(encoder_of(model).embeddings, name).weight
+    table.data.copy_(change(table.data))
 
 
-def change_table(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """Return what changes a table of the embeddings."""
-
-    def make(model: Any) -> None:
-        table = getattr(encoder_of(model).embeddings, name).weight
-        table.data.copy_(change(table.data))
-
-    return make
+def move_positions(model: Any, by: int) -> None:
+    """Give each position the vector of another one."""
+    change_table(model, "position", lambda x: x.roll(by, 0))
 
 
-def roll_positions(by: int) -> Callable[[Any], None]:
-    """Return what gives each position the vector of another one."""
-    return change_table("position", lambda x: x.roll(by, 0))
+def leave_out(model: Any, path: str) -> None:
+    """Leave a module out. Raises AttributeError if there is none."""
+    model = model if path.startswith("transform") else encoder_of(model)
+    model.get_submodule(path)
+    model.set_submodule(path, nn.Identity())
 
 
-def leave_out(path: str) -> Callable[[Any], None]:
-    """Return what leaves a module out. It raises AttributeError if there is none."""
-
-    def make(model: Any) -> None:
-        model = model if path.startswith("transform") else encoder_of(model)
-        model.get_submodule(path)
-        model.set_submodule(path, nn.Identity())
-
-    return make
-
-
-def turn_neighbours(layer: Any) -> None:
+def turn_neighbours(model: Any) -> None:
     """Turn numbers 2i and 2i + 1 together, which are numbers i and i + W/2 of a head in another order."""
-    for product in (layer.attention.query, layer.attention.key):
-        for x in (product.weight, product.bias):
-            if x is not None:
+    for layer in encoder_of(model).layers:
+        for product in (layer.attention.query, layer.attention.key):
+            for x in product.parameters():
                 pairs = x.data.unflatten(0, (-1, layer.attention.head_size // 2, 2))
                 x.data.copy_(pairs.movedim(2, 1).flatten(0, 2))
 
 
-def same_theta(which: int) -> Callable[[Any], None]:
-    """Return what gives all layers the angles of one of them."""
-
-    def make(model: Any) -> None:
-        layers = encoder_of(model).layers
-        for layer in layers:
-            layer.attention.theta = layers[which].attention.theta
-
-    return make
+def same_theta(model: Any, which: int) -> None:
+    """Give all layers the angles of one of them."""
+    put(model, "attention", "theta", encoder_of(model).layers[which].attention.theta)
 
 
-def widen_windows(layer: Any) -> None:
+def widen_windows(model: Any) -> None:
     """Let a token attend to as many on each side as the window has in all."""
-    if layer.attention.window is not None:
-        layer.attention.window *= 2
+    for layer in encoder_of(model).layers:
+        if layer.attention.window is not None:
+            layer.attention.window *= 2
 
 
 def norm_first_layer(model: Any) -> None:
@@ -206,73 +142,66 @@ def unrotated(model: Any) -> None:
     encoder.embeddings.positions = lambda ids: torch.zeros(ids.shape[1], dtype=torch.long)
 
 
-def reorder(order: Callable[[int], tuple[int, ...]]) -> Callable[[Any], None]:
-    """Return what computes the layers in another order."""
-
-    def make(model: Any) -> None:
-        encoder = encoder_of(model)
-        encoder.order = order(len(encoder.order))
-
-    return make
+def reorder(model: Any, order: Sequence[int]) -> None:
+    """Compute the layers in another order."""
+    encoder_of(model).order = order
 
 
-def wrap(number: int, wrapper: type[Unchanged]) -> Callable[[Any], None]:
-    """Return what wraps a layer. It raises AttributeError where steps share layers."""
+def repeat(model: Any, number: int, times: int) -> None:
+    """Use a layer twice, or not at all. Raises AttributeError where steps share layers."""
+    encoder = encoder_of(model)
+    if len(encoder.layers) < len(encoder.order):
+        raise AttributeError("the steps share layers")
+    forward = encoder.layers[number].forward
 
-    def make(model: Any) -> None:
-        encoder = encoder_of(model)
-        if len(encoder.layers) < len(encoder.order):
-            raise AttributeError("the steps share layers")
-        encoder.layers[number] = wrapper(encoder.layers[number])
+    def changed(x: Tensor, *more: Any) -> tuple[Tensor, Any]:
+        after, probabilities = forward(x, *more)
+        return forward(after, *more) if times == 2 else (x, probabilities)
 
-    return make
+    encoder.layers[number].forward = changed
 
 
 def known_changes(model: Any) -> list[Change]:
     """Return the known mistakes of ports of this model; see mistakes.text_of for the values in their texts."""
     config = encoder_of(model).config
-    first = config.architecture.first_position
+    first, own = config.architecture.first_position, config.hidden_act
+    steps = len(encoder_of(model).order)
     each_layer = range(config.num_hidden_layers)
-    rows = [
-        *((f"eps is {eps}, not {{eps}}", set_eps(float(eps))) for eps in ("1e-5", "1e-6", "1e-12", "0")),
-        *((f"the activation is {name}, not {config.hidden_act}", set_activation(name)) for name in ACTIVATIONS),
-        ("the scores are not divided by √W", scale_scores(0.5)),
-        ("the scores are divided by √W twice", scale_scores(-0.5)),
+    rows: list[tuple[Any, ...]] = [
+        *((f"eps is {eps}, not {{eps}}", set_eps, float(eps)) for eps in ("1e-5", "1e-6", "1e-12", "0")),
+        *((f"the activation is {a}, not {own}", put, "feed_forward", "activation", ACTIVATION[a]) for a in ACTIVATIONS),
+        ("the scores are not divided by √W", scale_scores, 0.5),
+        ("the scores are divided by √W twice", scale_scores, -0.5),
         ("the mask is not used: padding is attended to", ignore_mask),
-        ("there are twice as many heads", change_heads(0.5)),
-        ("there are half as many heads", change_heads(2)),
-        ("query and key are exchanged", exchange("attention", "query", "key")),
-        ("key and value are exchanged", exchange("attention", "key", "value")),
-        ("query and value are exchanged", exchange("attention", "query", "value")),
-        *((f"the bias of {name} is left out", fill(products(name), "bias", 0.0)) for name in PRODUCTS),
-        ("the weights (gamma) of the norms are not used", fill(norms, "weight", 1.0)),
-        ("the biases (beta) of the norms are not used", fill(norms, "bias", 0.0)),
-        ("positions are not added", change_table("position", torch.zeros_like)),
-        *((f"positions begin at {n}, not at {{first}}", roll_positions(first - n)) for n in range(4)),
-        ("all tokens are in segment 0", change_table("segment", lambda x: x[:1].expand_as(x).clone())),
-        ("segments 0 and 1 are exchanged", change_table("segment", lambda x: x.flip(0))),
-        ("segments are not added", change_table("segment", torch.zeros_like)),
-        ("the token embedding is multiplied by √D", change_table("token", lambda x: x * math.sqrt(x.shape[1]))),
-        ("the norm of the embeddings is left out", leave_out("embeddings.norm")),
-        ("the bias of the projection of the embeddings is left out", leave_out_projection_bias),
+        ("there are twice as many heads", change_heads, 0.5),
+        ("there are half as many heads", change_heads, 2),
+        ("query and key are exchanged", exchange, "attention", "query", "key"),
+        ("key and value are exchanged", exchange, "attention", "key", "value"),
+        ("query and value are exchanged", exchange, "attention", "query", "value"),
+        *((f"the bias of {name} is left out", fill, f".{name}", "bias", 0.0) for name in PRODUCTS),
+        ("the weights (gamma) of the norms are not used", fill, "norm", "weight", 1.0),
+        ("the biases (beta) of the norms are not used", fill, "norm", "bias", 0.0),
+        ("positions are not added", change_table, "position", torch.zeros_like),
+        *((f"positions begin at {n}, not at {{first}}", move_positions, first - n) for n in range(4)),
+        ("all tokens are in segment 0", change_table, "segment", lambda x: x[:1].expand_as(x).clone()),
+        ("segments 0 and 1 are exchanged", change_table, "segment", lambda x: x.flip(0)),
+        ("segments are not added", change_table, "segment", torch.zeros_like),
+        ("the token embedding is multiplied by √D", change_table, "token", lambda x: x * math.sqrt(x.shape[1])),
+        ("the norm of the embeddings is left out", leave_out, "embeddings.norm"),
+        ("the bias of the projection of the embeddings is left out", fill, "embedding_projection", "bias", 0.0),
         ("queries and keys are not turned by their positions", unrotated),
-        ("neighbours are turned together (2i and 2i + 1), not i and i + W/2", in_layers(turn_neighbours)),
-        ("all layers have the angles of the first, a global one", same_theta(0)),
-        ("all layers have the angles of the second, a local one", same_theta(1)),
-        ("local layers attend to all tokens", in_layers(lambda layer: setattr(layer.attention, "window", None))),
-        ("the window is on each side, not in all", in_layers(widen_windows)),
-        ("activation and gate are exchanged", exchange("feed_forward", "expand", "gate")),
+        ("neighbours are turned together (2i and 2i + 1), not i and i + W/2", turn_neighbours),
+        ("all layers have the angles of the first, a global one", same_theta, 0),
+        ("all layers have the angles of the second, a local one", same_theta, 1),
+        ("local layers attend to all tokens", put, "attention", "window", None),
+        ("the window is on each side, not in all", widen_windows),
+        ("activation and gate are exchanged", exchange, "feed_forward", "expand", "gate"),
         ("the first layer normalises its input, which the embeddings did", norm_first_layer),
-        ("the final norm is left out", leave_out("final_norm")),
-        ("the norm of the transform is left out", leave_out("transform_norm")),
-        ("the layers are in reverse order", reorder(lambda steps: tuple(reversed(range(steps))))),
-        ("all layers have the weights of the first", reorder(lambda steps: (0,) * steps)),
-        *((f"layer {number} is left out", wrap(number, Unchanged)) for number in each_layer),
-        *((f"layer {number} is used twice", wrap(number, Twice)) for number in each_layer),
+        ("the final norm is left out", leave_out, "final_norm"),
+        ("the norm of the transform is left out", leave_out, "transform_norm"),
+        ("the layers are in reverse order", reorder, range(steps)[::-1]),
+        ("all layers have the weights of the first", reorder, (0,) * steps),
+        *((f"layer {number} is left out", repeat, number, 0) for number in each_layer),
+        *((f"layer {number} is used twice", repeat, number, 2) for number in each_layer),
     ]
-    return [Change(cause, make) for cause, make in rows]
-
-
-def leave_out_projection_bias(model: Any) -> None:
-    """Set the bias of the projection to 0."""
-    encoder_of(model).embeddings.embedding_projection.bias.data.zero_()
+    return [Change(cause, change, tuple(arguments)) for cause, change, *arguments in rows]

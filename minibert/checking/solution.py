@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from minibert import reference
 from minibert.checking import TEXT
 from minibert.checking.child import given_after
-from minibert.checking.diagnosis import Numbers, diagnose, reached
+from minibert.checking.diagnosis import Numbers, Run, diagnose, reached
 from minibert.checking.mistakes import Mistake, functions_with, text_of
 from minibert.checking.numbers import (
     Bound,
@@ -165,23 +165,22 @@ def expected(stage: Stage, case: Case) -> tuple[Outputs, Bounds]:
 
 
 def observed(stage: Stage, case: Case, result: Outputs) -> Outputs:
-    """Return what is compared: of masking its shares, of others all outputs; as it is if it has another form."""
-    if stage.function != "mask_tokens" or problem(result, masked_form(case)):
-        return result
-    return shares(case, result)
+    """Return what is compared: of masking its shares, of others all outputs."""
+    return shares(case, result) if stage.function == "mask_tokens" else result
 
 
-def masked_form(case: Case) -> Outputs:
-    """Return outputs of the names, shapes and dtypes that masking has."""
+def malformed(stage: Stage, case: Case, result: Outputs) -> str:
+    """Return why there are no shares of what masking returned: other names, shapes or dtypes; "" if there are."""
     names = (f"{run}{name}" for run in ("", "again.", "other.") for name in ("inputs", "labels"))
-    return dict.fromkeys(names, case.arguments[0])
+    return problem(result, dict.fromkeys(names, case.arguments[0])) if stage.function == "mask_tokens" else ""
 
 
 def check_stage(stage: Stage, world: World, trial: Trial, source: SourceText, before: dict[str, Verdict]) -> Verdict:
     """Try the function of a stage; before: the verdicts of earlier stages, by function."""
     cases = stage.cases(world)
     answers = trial.answers(stage, len(cases))
-    unready = unready_for(stage, source, before)
+    uses = source.reached(stage.function)
+    unready = [one for name, one in before.items() if name in uses and one.state != RIGHT]
     found: list[Outputs] = []
     for case, answer in zip(cases, answers, strict=False):  # the last answer may be of an earlier case
         match answer.state:
@@ -189,35 +188,32 @@ def check_stage(stage: Stage, world: World, trial: Trial, source: SourceText, be
                 return Verdict(stage, UNWRITTEN, what=f"there is no function {stage.function}")
             case "unwritten" if not unready:
                 return Verdict(stage, UNWRITTEN, what="it raises NotImplementedError")
-            case "ended":
-                return Verdict(stage, WRONG, what=f"{case.what}: {answer.message}")
             case "done":
+                result = outputs_in(answer)
                 if (number := changed(case, answer)) is not None:
                     return Verdict(stage, WRONG, what=f"it changes its argument {number} in place; copy it first")
-                found.append(observed(stage, case, outputs_in(answer)))
-                if stage.function == "mask_tokens" and (why := problem(outputs_in(answer), masked_form(case))):
+                if why := malformed(stage, case, result):
                     return Verdict(stage, WRONG, what=why)
-            case _:
-                if unready:
+                found.append(observed(stage, case, result))
+            case state:
+                if unready and state != "ended":
                     return waits(stage, unready)
                 return Verdict(stage, WRONG, what=f"{case.what}: {answer.message}")
     right, allowed = zip(*(expected(stage, case) for case in cases), strict=True)
 
-    def run(mistakes: tuple[Mistake, ...], dtype: torch.dtype) -> list[Outputs]:
-        given = [inputs_of(case) for case in cases]
-        if dtype != torch.float32:
-            given = [tuple(converted(x, dtype) for x in one) for one in given]
-        results = [outcome(stage, functions_with(mistakes)[stage.function], one) for one in given]
-        return [observed(stage, case, result) for case, result in zip(cases, results, strict=True)]
+    def run(mistakes: tuple[Mistake, ...], dtype: torch.dtype) -> Outputs:
+        function = functions_with(mistakes)[stage.function]
+        given = (converted(inputs_of(case), dtype) if dtype != torch.float32 else inputs_of(case) for case in cases)
+        results = (outcome(stage, function, one) for one in given)
+        return joined(observed(stage, case, result) for case, result in zip(cases, results, strict=True))
 
-    numbers = Numbers(found, list(right), list(allowed), run)
-    return judged(stage, cases, numbers, source.by_library(stage.function, FUNCTIONS), unready)
+    library = source.by_library(stage.function, FUNCTIONS)
+    return judged(stage, cases, list(zip(found, right, allowed, strict=True)), run, library, unready)
 
 
-def unready_for(stage: Stage, source: SourceText, before: dict[str, Verdict]) -> list[Verdict]:
-    """Return the verdicts on the earlier stages that this function uses, and that are not right."""
-    uses = source.reached(stage.function)
-    return [one for name, one in before.items() if name in uses and name != stage.function and one.state != RIGHT]
+def joined(of_cases: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the outputs of all cases, or their bounds, as those of one."""
+    return {f"{number}.{name}": x for number, one in enumerate(of_cases) for name, x in one.items()}
 
 
 def waits(stage: Stage, unready: Sequence[Verdict]) -> Verdict:
@@ -226,31 +222,41 @@ def waits(stage: Stage, unready: Sequence[Verdict]) -> Verdict:
 
 
 def judged(
-    stage: Stage, cases: Sequence[Case], numbers: Numbers, library: tuple[str, ...], unready: Sequence[Verdict]
+    stage: Stage,
+    cases: Sequence[Case],
+    compared: Sequence[tuple[Outputs, Outputs, Bounds]],
+    run: Run,
+    library: tuple[str, ...],
+    unready: Sequence[Verdict],
 ) -> Verdict:
-    """Return the verdict on numbers that can be compared; unready: see unready_for."""
-    pairs = list(zip(numbers.found, numbers.right, numbers.bounds, strict=True))
-    far = [distance(*one) for one in pairs]
+    """Return the verdict on numbers that can be compared.
+
+    compared: for each case what was found, what is right, and the bounds. unready: the earlier stages that this one
+    uses, and that are not right.
+    """
+    far = [distance(*one) for one in compared]
     if max(far) <= 1.0:
-        largest, allowed = max((largest_of(*one) for one in pairs), default=(0.0, 0.0))
+        largest, allowed = max(largest_of(*one) for one in compared)
         return Verdict(stage, RIGHT, largest, allowed, library=library)
+    of_all = [joined(part) for part in zip(*compared, strict=True)]
+    numbers = Numbers(of_all[0], of_all[1], of_all[2], run)
     known = tuple(dict.fromkeys(mistake for one in unready for mistake in one.mistakes))
     if unready and (outputs := numbers.outputs(known)) is not None and numbers.far(outputs) <= 1.0:
         return waits(stage, unready)
-    wrong = [number for number, one in enumerate(far) if one > 1.0]
-    at = wrong[0]
-    what = cases[at].what if len(wrong) < len(cases) or len(cases) == 1 else f"all cases, as {cases[at].what}"
-    place = None
-    largest = math.inf
-    allowed = 0.0
-    if why := problem(numbers.found[at], numbers.right[at]):
-        what = f"{what}: {why}"
-    else:
-        place = first_wrong(*pairs[at])
-        largest, allowed = largest_of(*pairs[at])
     causes = diagnose(numbers, reached(stage.function), known)
     if not causes and unready:
         return waits(stage, unready)
+    wrong = [number for number, one in enumerate(far) if one > 1.0]
+    found, right, bound = compared[wrong[0]]
+    what = cases[wrong[0]].what
+    if len(wrong) == len(cases) > 1:
+        what = f"all cases, as {what}"
+    place, largest, allowed = None, math.inf, 0.0
+    if why := problem(found, right):
+        what = f"{what}: {why}"
+    else:
+        place = first_wrong(found, right, bound)
+        largest, allowed = largest_of(found, right, bound)
     texts = tuple(" and ".join(map(text_of, one)) for one in causes)
     own = causes[0] if causes else ()
     return Verdict(stage, WRONG, largest, allowed, what, texts, library, place, known + own)

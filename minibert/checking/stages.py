@@ -29,7 +29,7 @@ class Case:
     what: str
 
 
-Cases = list[Case]
+Cases = dict[str, tuple[Any, ...]]  # the arguments of each case, by what is odd about them
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,12 @@ class Stage:
     function: str  # its name
     title: str
     explained: str  # where the course explains it
-    cases: Callable[[World], Cases]
+    inputs: Callable[[World], Cases]
     names: tuple[str, ...] = ()  # of its results, if there are several
+
+    def cases(self, world: World) -> list[Case]:
+        """Return the cases on which the function is tried."""
+        return [Case(arguments, what) for what, arguments in self.inputs(world).items()]
 
 
 def inputs_of(case: Case) -> tuple[Any, ...]:
@@ -83,13 +87,10 @@ def of_words(world: World) -> Cases:
     """Words of a real vocabulary, and of a small one in which the order of matching matters."""
     words = ["he", "unhappiness", "x", "door", "thequickly", "qzxv", "東", "he東", "opened" * 4, "5", ","]
     small = {"a": 0, "ab": 1, "##b": 2, "##bc": 3, "##c": 4, "abc": 5, "##ab": 6, "b": 7, "[UNK]": 8, "##": 9, "c": 10}
-    return [
-        *(Case((word, world.vocabulary), f"the word {word!r}") for word in words),
-        *(
-            Case((word, small), f"the word {word!r} and the vocabulary {', '.join(small)}")
-            for word in ("abc", "abcc", "abbc", "aab", "bab", "abx", "xab", "c", "aabc")
-        ),
-    ]
+    return {f"the word {word!r}": (word, world.vocabulary) for word in words} | {
+        f"the word {word!r} and the vocabulary {', '.join(small)}": (word, small)
+        for word in ("abc", "abcc", "abbc", "aab", "bab", "abx", "xab", "c", "aabc")
+    }
 
 
 def of_texts(world: World) -> Cases:
@@ -110,7 +111,7 @@ def of_texts(world: World) -> Cases:
         "東京都の人 café 東",
         "q\u0301o\u0308 e\u0327\u0301s x\u20dd",
     ]
-    return [Case((text, world.vocabulary), f"the text {text!r}") for text in texts]
+    return {f"the text {text!r}": (text, world.vocabulary) for text in texts}
 
 
 def of_files(world: World) -> Cases:
@@ -124,20 +125,17 @@ def of_files(world: World) -> Cases:
     }
     path = world.folder / "five_tensors.safetensors"
     save_file(tensors, path, {"format": "pt"})
-    return [Case((str(path),), "a file of five tensors of four dtypes, with __metadata__")]
+    return {"a file of five tensors of four dtypes, with __metadata__": (str(path),)}
 
 
 def of_linear(world: World) -> Cases:
     """Real weights, a square weight and a single vector."""
     weights = world.of_layer(0)
-    return [
-        Case(
-            (world.states, weights["intermediate.dense.weight"], weights["intermediate.dense.bias"]),
-            "(B,S,D) to (B,S,F)",
-        ),
-        Case((drawn(3, 5), drawn(5, 5, seed=1), drawn(5, seed=2)), "a square weight"),
-        Case((drawn(4), drawn(2, 4, seed=1), drawn(2, seed=2)), "a single vector"),
-    ]
+    return {
+        "(B,S,D) to (B,S,F)": (world.states, weights["intermediate.dense.weight"], weights["intermediate.dense.bias"]),
+        "a square weight": (drawn(3, 5), drawn(5, 5, seed=1), drawn(5, seed=2)),
+        "a single vector": (drawn(4), drawn(2, 4, seed=1), drawn(2, seed=2)),
+    }
 
 
 def of_norm(world: World) -> Cases:
@@ -145,117 +143,111 @@ def of_norm(world: World) -> Cases:
     weights = world.weights
     norm = weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"]
     D = len(norm[0])
-    return [
-        Case((drawn(2, 3, D, scale=3.0) + 1, *norm, world.eps), "(B,S,D)"),
-        Case((drawn(4, D, seed=1, scale=1e-3), *norm, world.eps), "numbers so small that eps matters"),
-        Case((drawn(2, 6, seed=2), drawn(6, seed=3), drawn(6, seed=4), 0.5), "an eps of 0.5"),
-    ]
+    return {
+        "(B,S,D)": (drawn(2, 3, D, scale=3.0) + 1, *norm, world.eps),
+        "numbers so small that eps matters": (drawn(4, D, seed=1, scale=1e-3), *norm, world.eps),
+        "an eps of 0.5": (drawn(2, 6, seed=2), drawn(6, seed=3), drawn(6, seed=4), 0.5),
+    }
 
 
 def of_gelu(world: World) -> Cases:
     """Where the approximations of GELU differ, and far away."""
-    return [
-        Case((torch.linspace(-6.1, 6.1, 97),), "numbers from -6 to 6"),
-        Case((torch.tensor([0.0, -1e-3, 20.0, -20.0, 100.0]),), "very small and very large numbers"),
-    ]
+    return {
+        "numbers from -6 to 6": (torch.linspace(-6.1, 6.1, 97),),
+        "very small and very large numbers": (torch.tensor([0.0, -1e-3, 20.0, -20.0, 100.0]),),
+    }
 
 
 def of_embeddings(world: World) -> Cases:
     """A batch, and one token."""
     ids, segments, _ = world.batch
-    return [
-        Case((ids, segments, world.weights, world.eps), "a batch with padding and a pair"),
-        Case((ids[:1, :1], segments[:1, :1], world.weights, world.eps), "one token"),
-    ]
+    return {
+        "a batch with padding and a pair": (ids, segments, world.weights, world.eps),
+        "one token": (ids[:1, :1], segments[:1, :1], world.weights, world.eps),
+    }
 
 
 def of_split(world: World) -> Cases:
     """Sizes that differ, and equal ones."""
-    return [
-        Case((drawn(2, 3, 12), 4), "4 heads of width 3"),
-        Case((world.states[:, :1], world.heads), "one token"),
-        Case((drawn(2, 4, 8), 2), "as many tokens as numbers in a head"),
-    ]
+    return {
+        "4 heads of width 3": (drawn(2, 3, 12), 4),
+        "one token": (world.states[:, :1], world.heads),
+        "as many tokens as numbers in a head": (drawn(2, 4, 8), 2),
+    }
 
 
 def of_join(world: World) -> Cases:
     """Sizes that all differ, and one token."""
-    return [Case((drawn(2, 4, 3, 5),), "4 heads of width 5, 3 tokens"), Case((drawn(1, 2, 1, 4),), "one token")]
+    return {
+        "4 heads of width 5, 3 tokens": (drawn(2, 4, 3, 5),),
+        "one token": (drawn(1, 2, 1, 4),),
+    }
 
 
 def of_attention(world: World) -> Cases:
     """Padding, large scores, and one token."""
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
     q, k, v = (drawn(3, 2, 5, 4, seed=seed) for seed in range(3))
-    return [
-        Case((q, k, v, mask), "padding; the last text has one real token"),
-        Case((30 * q, 30 * k, v, mask), "large scores"),
-        Case((q[:, :, :1], k[:, :, :1], v[:, :, :1], mask[:, :1]), "one token"),
-    ]
+    return {
+        "padding; the last text has one real token": (q, k, v, mask),
+        "large scores": (30 * q, 30 * k, v, mask),
+        "one token": (q[:, :, :1], k[:, :, :1], v[:, :, :1], mask[:, :1]),
+    }
 
 
 def of_feed_forward(world: World) -> Cases:
     """Real weights."""
-    return [Case((world.states, world.of_layer(1)), "the weights of layer 1")]
+    return {"the weights of layer 1": (world.states, world.of_layer(1))}
 
 
 def of_layers(world: World) -> Cases:
     """Real weights of two layers."""
     _, _, mask = world.batch
     x = world.states
-    return [
-        Case((x, mask, world.of_layer(0), world.heads, world.eps), "layer 0, a batch with padding"),
-        Case((x[:1, :1], mask[:1, :1], world.of_layer(2), world.heads, world.eps), "layer 2, one token"),
-    ]
+    return {
+        "layer 0, a batch with padding": (x, mask, world.of_layer(0), world.heads, world.eps),
+        "layer 2, one token": (x[:1, :1], mask[:1, :1], world.of_layer(2), world.heads, world.eps),
+    }
 
 
 def of_encoder(world: World) -> Cases:
     """The whole model."""
     ids, segments, mask = world.batch
-    return [
-        Case((ids, segments, mask, world.weights, world.heads, world.eps), "a batch with padding and a pair"),
-        Case((ids[:2, :4] % 7, segments[:2, :4], mask[:2, :4], twelve_layers(), 2, 1e-12), "twelve layers, no padding"),
-    ]
+    return {
+        "a batch with padding and a pair": (ids, segments, mask, world.weights, world.heads, world.eps),
+        "twelve layers, no padding": (ids[:2, :4] % 7, segments[:2, :4], mask[:2, :4], twelve_layers(world), 2, 1e-12),
+    }
 
 
-def twelve_layers() -> dict[str, Tensor]:
-    """Return the weights of a model of twelve small layers, whose numbers have one digit or two."""
-    D = 8
-    shapes: dict[str, tuple[int, ...]] = {}
-    shapes |= {"embeddings.word_embeddings.weight": (7, D), "embeddings.position_embeddings.weight": (4, D)}
-    shapes |= {"embeddings.token_type_embeddings.weight": (2, D)}
-    norms = ["embeddings.LayerNorm"]
+def twelve_layers(world: World) -> dict[str, Tensor]:
+    """Return weights by the names of the real ones, but of twelve small layers, whose numbers have one digit or two."""
+    shapes = {name: x.shape for name, x in world.weights.items() if name.startswith("embeddings.")}
     for number in range(12):
-        before = f"encoder.layer.{number}."
-        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
-            shapes |= {f"{before}{name}.weight": (D, D), f"{before}{name}.bias": (D,)}
-        shapes |= {f"{before}intermediate.dense.weight": (2 * D, D), f"{before}intermediate.dense.bias": (2 * D,)}
-        shapes |= {f"{before}output.dense.weight": (D, 2 * D), f"{before}output.dense.bias": (D,)}
-        norms += [before + "attention.output.LayerNorm", before + "output.LayerNorm"]
-    weights = {name: drawn(*shape, seed=seed, scale=0.5) for seed, (name, shape) in enumerate(shapes.items())}
-    for seed, name in enumerate(norms):
-        weights |= {
-            f"{name}.weight": 1 + drawn(D, seed=seed, scale=0.1),
-            f"{name}.bias": drawn(D, seed=-seed, scale=0.1),
-        }
+        shapes |= {f"encoder.layer.{number}.{name}": x.shape for name, x in world.of_layer(0).items()}
+    small = {256: 8, 1024: 16, 8192: 7, 128: 4, 2: 2}  # D, F, V, positions and segments
+    weights = {}
+    for seed, (name, shape) in enumerate(shapes.items()):
+        is_norm = "LayerNorm" in name
+        weights[name] = drawn(*(small[size] for size in shape), seed=seed, scale=0.1 if is_norm else 0.5)
+        weights[name] += is_norm and name.endswith("weight")
     return weights
 
 
 def of_pooler(world: World) -> Cases:
     """Drawn weights, which are not symmetric."""
-    return [Case((drawn(3, 4, 6, seed=1), drawn(6, 6, seed=2), drawn(6, seed=3)), "3 texts of 4 tokens")]
+    return {"3 texts of 4 tokens": (drawn(3, 4, 6, seed=1), drawn(6, 6, seed=2), drawn(6, seed=3))}
 
 
 def of_mean(world: World) -> Cases:
     """A batch with padding."""
-    return [Case((world.states, world.batch[2]), "a batch with padding")]
+    return {"a batch with padding": (world.states, world.batch[2])}
 
 
 def of_prediction(world: World) -> Cases:
     """The whole head."""
     ids, segments, mask = world.batch
     states, _ = reference.encode(ids[:2], segments[:2], mask[:2], world.weights, world.heads, world.eps)
-    return [Case((states[-1], world.weights, world.eps), "the last states of two texts")]
+    return {"the last states of two texts": (states[-1], world.weights, world.eps)}
 
 
 def of_masking(world: World) -> Cases:
@@ -263,9 +255,7 @@ def of_masking(world: World) -> Cases:
     ids = torch.randint(10, 800, (DRAWS // 100, 100), generator=torch.Generator().manual_seed(1))
     special = torch.zeros_like(ids)
     special[:, [0, 40, 99]] = 1
-    return [
-        Case((ids, special, 4, 8000, torch.Generator().manual_seed(2)), f"{DRAWS:,} tokens, of which 3 % are special")
-    ]
+    return {f"{DRAWS:,} tokens, of which 3 % are special": (ids, special, 4, 8000, torch.Generator().manual_seed(2))}
 
 
 SHARES = (
@@ -324,34 +314,34 @@ def right_shares(case: Case) -> tuple[Outputs, Bounds]:
 def of_loss(world: World) -> Cases:
     """Labels that do not count, and logits whose exponential is infinite."""
     labels = torch.tensor([[3, -100, 0, 5], [-100, 2, -100, -100]])
-    return [
-        Case((drawn(2, 4, 7, scale=3.0), labels), "4 of 8 tokens have a label"),
-        Case((drawn(2, 4, 7, scale=200.0), labels), "large logits"),
-    ]
+    return {
+        "4 of 8 tokens have a label": (drawn(2, 4, 7, scale=3.0), labels),
+        "large logits": (drawn(2, 4, 7, scale=200.0), labels),
+    }
 
 
 def of_linear_backward(world: World) -> Cases:
     """Sizes that differ, and square matrices."""
-    return [
-        Case((drawn(4, 3), drawn(4, 5, seed=1), drawn(3, 5, seed=2)), "4 rows, 5 numbers to 3"),
-        Case((drawn(4, 4), drawn(4, 4, seed=1), drawn(4, 4, seed=2)), "square matrices"),
-    ]
+    return {
+        "4 rows, 5 numbers to 3": (drawn(4, 3), drawn(4, 5, seed=1), drawn(3, 5, seed=2)),
+        "square matrices": (drawn(4, 4), drawn(4, 4, seed=1), drawn(4, 4, seed=2)),
+    }
 
 
 def of_norm_backward(world: World) -> Cases:
     """A mean and a deviation that are not 0 and 1."""
-    return [Case((drawn(4, 6), drawn(4, 6, seed=1, scale=2.0) + 1, drawn(6, seed=2), 1e-12), "4 rows of 6 numbers")]
+    return {"4 rows of 6 numbers": (drawn(4, 6), drawn(4, 6, seed=1, scale=2.0) + 1, drawn(6, seed=2), 1e-12)}
 
 
 def of_loss_backward(world: World) -> Cases:
     """Labels that do not count."""
-    return [Case((drawn(5, 7, scale=2.0), torch.tensor([3, -100, 0, 6, -100])), "3 of 5 tokens have a label")]
+    return {"3 of 5 tokens have a label": (drawn(5, 7, scale=2.0), torch.tensor([3, -100, 0, 6, -100]))}
 
 
 def of_attention_backward(world: World) -> Cases:
     """Padding."""
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    return [Case((*(drawn(2, 3, 4, 5, seed=seed) for seed in range(4)), mask), "2 texts, one of them with padding")]
+    return {"2 texts, one of them with padding": (*(drawn(2, 3, 4, 5, seed=seed) for seed in range(4)), mask)}
 
 
 def of_adamw(world: World) -> Cases:
@@ -359,11 +349,11 @@ def of_adamw(world: World) -> Cases:
     zero = torch.zeros(3, 4)
     x = drawn(3, 4)
     gradient = drawn(3, 4, seed=1, scale=1e-3)
-    return [
-        Case((x, gradient, zero, zero, 1, 0.01, 0.1), "step 1, small gradients"),
-        Case((x, gradient, 0.5 * gradient, gradient**2, 7, 0.01, 0.1), "step 7"),
-        Case((x, 1e-7 * x, zero, zero, 2, 0.01, 0.0), "gradients of about 1e-7, no decay"),
-    ]
+    return {
+        "step 1, small gradients": (x, gradient, zero, zero, 1, 0.01, 0.1),
+        "step 7": (x, gradient, 0.5 * gradient, gradient**2, 7, 0.01, 0.1),
+        "gradients of about 1e-7, no decay": (x, 1e-7 * x, zero, zero, 2, 0.01, 0.0),
+    }
 
 
 def of_training(world: World) -> Cases:
@@ -375,7 +365,7 @@ def of_training(world: World) -> Cases:
     def loss_of(now: dict[str, Tensor]) -> Tensor:
         return ((x.to(now["weight"]) @ now["weight"].T + now["bias"] - target.to(now["weight"])) ** 2).mean()
 
-    return [Case((parameters, loss_of, 12, 0.1, 0.2), "12 steps of a regression")]
+    return {"12 steps of a regression": (parameters, loss_of, 12, 0.1, 0.2)}
 
 
 ENCODER = "notebook 2 (2_through_the_encoder)"

@@ -61,7 +61,8 @@ def live(model: Encoder | MaskedLM, tokenizer: Tokenizer, journey: Journey, form
 
     Raises ValueError for weights that are too large for a page, and for another tokenizer than WordPiece.
     """
-    weights = weights_of(model)
+    # By the names that bert.js uses; a decoder that shares the token embedding is not repeated.
+    weights = {name.removeprefix("encoder."): x.detach().float().cpu() for name, x in model.state_dict().items()}
     rounded = {name: packed_weights(x, format) for name, x in weights.items()}
     size = sum(len(bytes_of) for bytes_of, _ in rounded.values())
     if size > LIMIT:
@@ -83,11 +84,6 @@ def live(model: Encoder | MaskedLM, tokenizer: Tokenizer, journey: Journey, form
         error=float((states - right).abs().max()),
         cosine=float(torch.cosine_similarity(states, right, dim=-1).min()),
     )
-
-
-def weights_of(model: Encoder | MaskedLM) -> dict[str, Tensor]:
-    """Return the weights by the names that bert.js uses. A decoder that shares the token embedding is not repeated."""
-    return {name.removeprefix("encoder."): x.detach().float().cpu() for name, x in model.state_dict().items()}
 
 
 def packed_weights(x: Tensor, format: str) -> tuple[bytes, Tensor]:

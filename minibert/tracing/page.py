@@ -99,7 +99,7 @@ def page(
         pair_tokens=PAIR_TOKENS,
         reach=reach(journey.config),
         lines={step: line_of(step, architecture) for step in steps},
-        listings=(bert_js() if live else []) + listings(steps, architecture),
+        listings=listings(steps, architecture, live=live is not None),
         annotated=quote(annotated),
         sums=sums(journey.decision) if journey.decision else [],
         traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
@@ -132,11 +132,6 @@ def opening(journey: Journey, live: Live) -> dict[str, Any]:
     """Return with what a page that computes starts: texts, nothing changed, and the most tokens it reads."""
     start = {"text": journey.text, "second": journey.text_b or "", "other": "", "changes": [], "lens": -1}
     return {"start": start, "max_length": live.settings["max_length"]}
-
-
-def bert_js() -> list[tuple[str, int, list[Markup]]]:
-    """Return the source that runs in a page that computes, as listings() does."""
-    return [("minibert/tracing/bert.js", 1, [escape(line) for line in asset(FOLDER / "bert.js").splitlines()])]
 
 
 def steps_of(journey: Journey, guesses: bool) -> list[str]:
@@ -237,9 +232,15 @@ def line_of(step: str, architecture: Architecture) -> tuple[str, int]:
     return Path(inspect.getfile(function)).name, first + below
 
 
-def listings(steps: Iterable[str], architecture: Architecture) -> list[tuple[str, int, list[Markup]]]:
-    """Return the source of these steps, with path and first line: all of model.py, and functions of other modules."""
+def listings(steps: Iterable[str], architecture: Architecture, live: bool) -> list[tuple[str, int, list[Markup]]]:
+    """Return the source of these steps, with path and first line: all of model.py, and functions of other modules.
+
+    live: also what computes in the page.
+    """
     shown_files = [("minibert/model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
+    if live:
+        script = asset(FOLDER / "bert.js").splitlines()
+        shown_files.insert(0, ("minibert/tracing/bert.js", 1, [escape(line) for line in script]))
     for function in dict.fromkeys(function_of(step, architecture) for step in steps):
         path = Path(inspect.getfile(function))
         shown = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name

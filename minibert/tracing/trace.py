@@ -139,9 +139,11 @@ def record_row(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Te
 def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[MaskGuesses]:
     """Return the ten likeliest tokens at each [MASK]; none without the head of a masked language model."""
     logits = tensors.get(Place("decoder"))  # (S,V)
-    places = [] if logits is None else [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
-    guesses = [] if logits is None else best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
-    return [MaskGuesses(place, likeliest) for place, likeliest in zip(places, guesses, strict=True)]
+    if logits is None:
+        return []
+    places = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    guesses = best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
+    return list(map(MaskGuesses, places, guesses))
 
 
 def notes(

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from minibert.checking import child
+from minibert.checking.mistakes import SOURCE
 from minibert.checking.process import Process
 
 
@@ -32,3 +35,17 @@ def quick_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def own_process() -> None:
     """Files run in a process of their own."""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a file of functions: the right ones with edits (old, new, old, new, ...), or another source."""
+
+    def write(*edits: str, source: str = SOURCE) -> Path:
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            assert old in source
+            source = source.replace(old, new)
+        (tmp_path / "my_bert.py").write_text(source, "utf-8")
+        return tmp_path / "my_bert.py"
+
+    return write

@@ -1,33 +1,21 @@
 """The certificate of a finished file, and what is shown of right functions."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import minibert
-from minibert.checking.mistakes import SOURCE
+from minibert.checking.mistakes import GELU
 from minibert.checking.shows import SHOWS, WIDTH
 from minibert.checking.solution import RIGHT, WRONG, check_file
 from minibert.utils.files import sha256
 
-GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
 
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(*edits: str) -> Path:
-        source = SOURCE
-        for old, new in zip(edits[::2], edits[1::2], strict=True):
-            assert old in source
-            source = source.replace(old, new)
-        (tmp_path / "my_bert.py").write_text(source, "utf-8")
-        if not (tmp_path / "weights").exists():  # where load_model looks
-            (tmp_path / "weights").symlink_to(Path(__file__).parents[2] / "weights")
-        return tmp_path / "my_bert.py"
-
-    return write
+@pytest.fixture(autouse=True)
+def weights(tmp_path: Path) -> None:
+    """Where load_model of a written file looks for them."""
+    (tmp_path / "weights").symlink_to(Path(__file__).parents[2] / "weights")
 
 
 def test_each_right_function_that_has_something_to_show_shows_it_in_one_line(write: Any) -> None:
@@ -42,10 +30,10 @@ def test_each_right_function_that_has_something_to_show_shows_it_in_one_line(wri
     assert difference == gradient
 
 
-def test_the_encoder_is_shown_at_work_before_the_tokenizer_is_written(tmp_path: Path) -> None:
+def test_the_encoder_is_shown_at_work_before_the_tokenizer_is_written(write: Any) -> None:
     name = "def tokenize(text: str, vocabulary: dict[str, int]) -> list[str]:\n"
-    (tmp_path / "my_bert.py").write_text(SOURCE.replace(name, f"{name}    raise NotImplementedError\n"), "utf-8")
-    assert "he reads " in check_file(tmp_path / "my_bert.py", "attention", "He opened the door.")[-1].shows
+    path = write(name, f"{name}    raise NotImplementedError\n")
+    assert "he reads " in check_file(path, "attention", "He opened the door.")[-1].shows
 
 
 def test_what_is_shown_comes_from_the_functions_of_the_file(write: Any) -> None:

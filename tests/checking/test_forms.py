@@ -6,9 +6,8 @@ function, or edits of the reference: lines that begin with "- " are replaced by 
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -59,34 +58,23 @@ def forms(name: str) -> list[Form]:
 class Here:
     """A trial in this process, whose answers are not written to files."""
 
-    def __init__(self, source: str, folder: Path) -> None:
-        self.path = folder / "my_bert.py"
+    def __init__(self, source: str, world: World) -> None:
+        self.world, self.path = world, world.folder / "my_bert.py"
         self.path.write_text(source, "utf-8")
-        self.module = ModuleType("my_bert")
-        self.module.__file__ = str(self.path)
-        exec(compile(source, str(self.path), "exec"), vars(self.module))
         self.given: list[Answer] = []
 
     def give(self, name: str, tensors: dict[str, object] | None = None, **answer: object) -> None:
-        answer.pop("given", None)
         self.given.append(Answer(tensors=tensors or {}, **answer))  # type: ignore[arg-type]
 
-    def answers(self, stage: Stage, cases: list[Case]) -> list[Answer]:
-        child.try_stage(stage, cases, self.module, self.path, self)  # type: ignore[arg-type]
+    def answers(self, stage: Stage, count: int) -> list[Answer]:
+        child.try_stage(stage, stage.cases(self.world), child.load_module(self.path), self.path, self)  # type: ignore[arg-type]
         return self.given
 
 
 def verdict(form: Form, world: World) -> Verdict:
     """Return the verdict on one function, as if those before it were right."""
-    stage, source = OF[form.function], form.source()
-    here = Here(source, world.folder)
-    cases = stage.cases(world)
-
-    class Trial:
-        def answers(self, stage: Stage, count: int) -> list[Answer]:
-            return here.answers(stage, cases)
-
-    return check_stage(stage, world, Trial(), SourceText(ast.parse(source)), {})  # type: ignore[arg-type]
+    here, tree = Here(form.source(), world), ast.parse(form.source())
+    return check_stage(OF[form.function], world, here, SourceText(tree), {})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +82,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("forms"))
 
 
-@pytest.fixture(scope="module")
-def kept() -> Callable[[Stage, Case], Any]:
-    """Return what gives what is right in a case, and computes it once."""
+@pytest.fixture(scope="module", autouse=True)
+def right_is_computed_once() -> Iterator[None]:
+    """What is right in a case does not depend on the form."""
     known: dict[tuple[str, str], Any] = {}
     compute = solution.expected
 
@@ -106,12 +94,9 @@ def kept() -> Callable[[Stage, Case], Any]:
             known[key] = compute(stage, case)
         return known[key]
 
-    return expected
-
-
-@pytest.fixture(autouse=True)
-def right_is_computed_once(monkeypatch: pytest.MonkeyPatch, kept: Callable[[Stage, Case], Any]) -> None:
-    monkeypatch.setattr(solution, "expected", kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solution, "expected", expected)
+        yield
 
 
 def name_of(form: Form) -> str:

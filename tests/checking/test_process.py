@@ -1,18 +1,17 @@
 """A checked file runs in a process of its own: what it does there neither ends the check nor changes the verdict."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 import minibert
 from minibert.checking import process, solution
-from minibert.checking.mistakes import SOURCE
+from minibert.checking.mistakes import GELU
 from minibert.checking.solution import RIGHT, WRONG, check_file
 from minibert.checking.source import SolutionError
 
 pytestmark = pytest.mark.usefixtures("own_process")
-GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
+MAIN = 'if __name__ == "__main__":'
 PATCHES = """
 import minibert.checking.child, minibert.checking.numbers, minibert.reference
 minibert.checking.numbers.problem = lambda *a: ""
@@ -23,22 +22,11 @@ torch.set_default_dtype(torch.float64)
 """
 
 
-def written(tmp_path: Path, *edits: str, after: str = "") -> Path:
-    source = SOURCE
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in source
-        source = source.replace(old, new)
-    path = tmp_path / "my_bert.py"
-    path.write_text(source.replace('if __name__ == "__main__":', after + '\nif __name__ == "__main__":'), "utf-8")
-    return path
-
-
 def test_functions_that_end_python_never_end_or_use_too_much_are_wrong_and_the_next_is_tried(
-    tmp_path, monkeypatch, capsys
+    write, monkeypatch, capsys
 ):
     monkeypatch.setattr(solution, "LIMIT", 2.0)
-    path = written(
-        tmp_path,
+    path = write(
         *("return x @ weight.T + bias", "import os; os._exit(0)"),
         *(GELU, "while True:\n        pass"),
         *("B, S, D = x.shape", "print('x' * 10**5); raise ValueError('x' * 10**6)"),
@@ -54,14 +42,11 @@ def test_functions_that_end_python_never_end_or_use_too_much_are_wrong_and_the_n
     assert len(capsys.readouterr().out) < 2 * process.PRINTED
 
 
-def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path):
-    path = written(
-        tmp_path,
-        GELU,
-        "return x.clamp(min=0)",
-        "\n    mean = x.mean(",
-        "\n    x -= 1\n    mean = x.mean(",
-        after=PATCHES,
+def test_patches_of_torch_and_of_minibert_change_no_verdict(write):
+    path = write(
+        *(GELU, "return x.clamp(min=0)"),
+        *("\n    mean = x.mean(", "\n    x -= 1\n    mean = x.mean("),
+        *(MAIN, PATCHES + MAIN),
     )
     found = {one.stage.function: one for one in check_file(path, "feed_forward")}
     assert found["gelu"].causes == ("the activation is ReLU",)
@@ -78,11 +63,10 @@ def test_patches_of_torch_and_of_minibert_change_no_verdict(tmp_path):
         ("import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()\n", "SIGSEGV|Error|stopped after"),
     ],
 )
-def test_a_file_whose_import_does_not_end_well_is_refused(source, said, tmp_path, monkeypatch):
+def test_a_file_whose_import_does_not_end_well_is_refused(source, said, write, monkeypatch):
     monkeypatch.setattr(solution, "LOADING", 2.0)
-    (tmp_path / "my_bert.py").write_text(source)
     with pytest.raises(SolutionError, match=said):
-        check_file(tmp_path / "my_bert.py", "gelu")
+        check_file(write(source=source), "gelu")
 
 
 @pytest.mark.parametrize(
@@ -97,11 +81,10 @@ def test_a_file_whose_import_does_not_end_well_is_refused(source, said, tmp_path
     ],
     ids=["a pipe as an answer", "a pipe to print", "a folder to print", "a long answer", "a text that lies"],
 )
-def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(before, tmp_path, monkeypatch, capsys):
+def test_what_a_file_does_to_its_answers_neither_hangs_nor_fills_the_check(before, write, monkeypatch, capsys):
     monkeypatch.setattr(solution, "LIMIT", 4.0)
     given = before.format(folder="' + __import__('sys').argv[1] + '")
-    path = written(tmp_path, GELU, f"{given}\n    {GELU}")
-    (found,) = check_file(path, "gelu")
+    (found,) = check_file(write(GELU, f"{given}\n    {GELU}"), "gelu")
     assert found.state in (RIGHT, WRONG)
     assert (found.state == RIGHT) == ("printed" in before)
     assert len(found.what) < 700

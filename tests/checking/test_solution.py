@@ -10,25 +10,11 @@ import pytest
 from support import build
 
 import minibert
-from minibert.checking.mistakes import SOURCE
+from minibert.checking.mistakes import GELU, SOURCE
 from minibert.checking.solution import RIGHT, UNWRITTEN, WAITS, WRONG, check_file
 from minibert.checking.stages import STAGES
 
 Write = Callable[..., Path]
-USE_GELU = {"feed_forward", "layer", "encode", "predict_tokens"}
-GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(*edits: str, source: str = SOURCE) -> Path:
-        for old, new in zip(edits[::2], edits[1::2], strict=True):
-            assert old in source
-            source = source.replace(old, new)
-        (tmp_path / "my_bert.py").write_text(source, "utf-8")
-        return tmp_path / "my_bert.py"
-
-    return write
 
 
 def states(path: Path, only: str | None = None) -> dict[str, Any]:
@@ -46,68 +32,17 @@ def test_the_skeleton_is_the_reference_without_content_and_has_the_functions_in_
     assert re.findall(r"(?m)^def (\w+)", SOURCE)[: len(stages)] == stages
 
 
-def test_a_function_that_computes_in_another_order_is_right(write: Write) -> None:
-    found = states(write(GELU, "return (x + x * torch.erf(x * 0.5**0.5)) * 0.5"))
-    assert {one.state for one in found.values()} == {RIGHT}
-    assert 0 < found["gelu"].largest <= found["gelu"].allowed
-
-
-MASKS = {
-    "one number decides all": """\
-    how = torch.rand(ids.shape, generator=generator)
-    how = torch.where(special == 0, how, 1.0)
-    chosen = how < 0.15
-    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
-    inputs = torch.where(how < 0.12, mask_id, torch.where(how < 0.135, random, ids))
-""",
-    "the fate comes before the choice": """\
-    fate = torch.randint(10, ids.shape, generator=generator)
-    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
-    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
-    inputs = torch.where(chosen & (fate < 8), mask_id, torch.where(chosen & (fate == 8), random, ids))
-""",
-    "random tokens first, token by token": """\
-    inputs = torch.randint(vocabulary_size, ids.shape, generator=generator)
-    chosen = torch.bernoulli((special == 0) * 0.15, generator=generator).bool()
-    fate = torch.multinomial(torch.tensor([0.8, 0.1, 0.1]), ids.numel(), True, generator=generator).view_as(ids)
-    inputs = torch.where(chosen & (fate == 2), inputs, torch.where(chosen & (fate == 0), mask_id, ids))
-""",
-}
-
-
-@pytest.mark.parametrize("form", MASKS)
-def test_masking_is_right_whatever_random_numbers_it_draws_in_which_order(form: str, write: Write) -> None:
-    begin = SOURCE.index("    chosen = (torch.rand(ids.shape")
-    body = SOURCE[begin : SOURCE.index("\n\n\n", begin)] + "\n"
-    right = MASKS[form] + "    return inputs, torch.where(chosen, ids, IGNORED)\n"
-    names = re.findall(r"\w+", SOURCE[SOURCE.index("def mask_tokens(") : begin].partition(")")[0])
-    assert {"ids", "special", "mask_id", "vocabulary_size", "generator"} <= set(names)
-    assert states(write(body, right), "mask_tokens")["mask_tokens"].state == RIGHT
-    wrong = right.replace("0.8", "0.7").replace("0.12", "0.105").replace("< 8", "< 7")  # the control
-    found = states(write(body, wrong), "mask_tokens")
-    assert found["mask_tokens"].state == WRONG
-
-
-def test_words_of_a_regular_expression_are_wrong(write: Write) -> None:
-    begin = SOURCE.index('    words = [""]')
-    body = SOURCE[begin : SOURCE.index("    return [piece for", begin)]
-    found = states(write(body, '    words = __import__("re").findall(r"\\w+|[^\\w\\s]", text)\n'), "tokenize")[
-        "tokenize"
-    ]
-    assert found.state == WRONG
-    assert "except _" in found.causes[0]
-
-
 def test_a_mask_that_is_not_needed_is_not_said_to_be_wrong_for_padding(write: Write) -> None:
-    found = states(write("number += 1", "number += 2"), "encode")["encode"]
-    assert found.what.startswith("all cases")
+    found = states(write("number += 1", "number += 2"), "encode")
+    assert found["encode"].what.startswith("all cases")
+    assert found.pop("encode").causes == ()  # no known mistake
+    assert {one.state for one in found.values()} == {RIGHT}
 
 
 ODD = {
     "a byte-order mark": (b"\xef\xbb\xbf", ""),
     "a coding line": (b"# -*- coding: latin-1 -*-\n# \xe9\n", ""),
     "another default dtype": (b"", "torch.set_default_dtype(torch.float64)\n"),
-    "a neighbour that is imported late": (b"", ""),
 }
 
 
@@ -115,9 +50,6 @@ ODD = {
 def test_an_odd_but_right_file_is_right(odd: str, tmp_path: Path) -> None:
     before, after = ODD[odd]
     source = SOURCE.replace("import torch\n", "import torch\n" + after, 1)
-    if "neighbour" in odd:
-        source = source.replace(GELU, "from neighbour import half\n    " + GELU.replace("/ 2", "* half"))
-        (tmp_path / "neighbour.py").write_text("half = 0.5\n")
     encoded = source.encode("latin-1", "namereplace") if "coding" in odd else source.encode()
     (tmp_path / "my_bert.py").write_bytes(before + encoded)
     assert {one.state for one in check_file(tmp_path / "my_bert.py", "gelu")} == {RIGHT}
@@ -241,3 +173,25 @@ def test_a_file_that_changes_is_checked_again(write: Write, monkeypatch: pytest.
     monkeypatch.setattr("minibert.checking.check.check", checked)
     run("check", path, "--stage", "gelu", "--watch", status=130)
     assert [report.ok for report in reports] == [False, True]
+
+
+def test_a_class_or_a_function_of_a_file_makes_the_model(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import transformers\n"
+        "@dataclass\n"
+        "class Sizes:\n"
+        "    width: int = 3\n"
+        "class Mine:\n"
+        "    def __init__(self, folder):\n"
+        "        self.model = transformers.BertModel.from_pretrained(folder).eval()\n"
+        "    def __call__(self, input_ids, attention_mask, token_type_ids):\n"
+        "        return self.model(input_ids, attention_mask, token_type_ids)\n"
+        "def make(folder):\n"
+        "    return Mine(folder)\n"
+    )
+    for name in ("Mine", "make"):
+        out = run("check", f"{tmp_path / 'mine.py'}:{name}", "--model", "minibert-novels", "--json")
+        assert json.loads(out.splitlines()[-1])["ok"]
+    assert "Mine, make" in run("check", f"{tmp_path / 'mine.py'}:Other", "--model", "minibert-novels", status=2)

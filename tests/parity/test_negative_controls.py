@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.mistakes import MISTAKES, wrong_eps
+from support.mistakes import MISTAKES
 from support.models import TESTED, edited, every_bert, every_family, of_bert, unequal
 from torch import nn
 
 import minibert
+from minibert.checking.relatives import set_eps
 from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.bert import BERT
@@ -89,7 +90,7 @@ def test_without_a_mistake_nothing_is_found(family, dtype, pair):
 @every_bert
 def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(family, pair):
     both = pair(family, "masked-lm")
-    wrong_eps(both.ours)
+    set_eps(both.ours, 1e-5)
     assert first_divergent(both.compare(Bounds(1e-3, 1e-2))) is None
     both.ours, both.theirs = both.ours.double(), both.theirs.double()
     found = [row.place for row in both.compare(Bounds(1e-9, 1e-9)) if not row.ok]

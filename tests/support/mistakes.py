@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from minibert import model
 from minibert.activations import ACTIVATION
+from minibert.checking.relatives import exchange, ignore_mask, scale_scores, set_eps
 from minibert.parity.compare import DROPOUT
 from support.models import zero_biases
 
@@ -27,13 +28,6 @@ Model = Any
 
 def put(ours: Model, place: str, name: str, value: Any) -> None:
     setattr(ours.get_submodule(place), name, value)
-
-
-def exchange(ours: Model, place: str, name: str, other: str) -> None:
-    module = ours.get_submodule(place)
-    first, second = getattr(module, name), getattr(module, other)
-    setattr(module, name, second)
-    setattr(module, other, first)
 
 
 def change_input(ours: Model, place: str, change: Callable[[Tensor], Tensor]) -> None:
@@ -69,23 +63,16 @@ def attend(
     dropout: nn.Dropout,
     *,
     mask: Callable[[Tensor], Tensor] = torch.clone,
-    scale: float = 1.0,
     drops_scores: bool = False,
 ) -> Any:
-    """Eager attention, of which the mask, the scale and the place of the dropout can be changed."""
-    scores = query * scale @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    """Eager attention, of which the mask and the place of the dropout can be changed."""
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     scores = scores.masked_fill(~mask(layout.keep), torch.finfo().min)
     probs = dropout(scores).softmax(dim=-1) if drops_scores else dropout(scores.softmax(dim=-1))
     return probs @ value, probs
 
 
 # Mistakes that are more than that.
-
-
-def wrong_eps(ours: Model) -> None:
-    for module in ours.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = 1e-5
 
 
 def dropout_after_the_sum(ours: Model) -> None:
@@ -141,15 +128,15 @@ MISTAKES = (
     # Loading
     Mistake(
         "query and key swapped",
-        partial(exchange, place="encoder.layers.1.attention", name="query", other="key"),
-        "layer 1 query",
+        partial(exchange, part="attention", one="query", other="key"),
+        "layer 0 query",
         "swapped weights",
         families=BOTH,
     ),
     Mistake(
         "norms swapped",
-        partial(exchange, place="encoder.layers.1", name="attention_norm", other="feed_forward_norm"),
-        "layer 1 attention norm",
+        partial(exchange, part="", one="attention_norm", other="feed_forward_norm"),
+        "layer 0 attention norm",
         "swapped norms",
         families=BOTH,
     ),
@@ -170,8 +157,14 @@ MISTAKES = (
         "upstream computes gelu_new",
         families=ALBERT,
     ),
-    Mistake("wrong eps", wrong_eps, "embedding norm", "eps: upstream's LayerNorms have 1e-12", families=BOTH),
-    Mistake("wrong scale", partial(attention_with, scale=8**-0.5), "layer 0 scores", NO_CAUSE, families=BOTH),
+    Mistake(
+        "wrong eps",
+        partial(set_eps, eps=1e-5),
+        "embedding norm",
+        "eps: upstream's LayerNorms have 1e-12",
+        families=BOTH,
+    ),
+    Mistake("wrong scale", partial(scale_scores, power=-0.5), "layer 0 scores", NO_CAUSE, families=BOTH),
     Mistake(
         "positions off by one",
         partial(change_input, place="encoder.embeddings.position", change=lambda ids: (ids + 1) % 11),
@@ -192,13 +185,7 @@ MISTAKES = (
         "layer 0 scores",
         "mask: minibert reads it inverted",
     ),
-    Mistake(
-        "mask ignored",
-        partial(attention_with, mask=torch.ones_like),
-        "layer 0 scores",
-        "mask: minibert ignores it",
-        families=BOTH,
-    ),
+    Mistake("mask ignored", ignore_mask, "layer 0 scores", "mask: minibert ignores it", families=BOTH),
     Mistake(
         "positions that count padding",
         partial(

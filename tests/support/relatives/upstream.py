@@ -1,8 +1,9 @@
 """The upstreams of Lean and Parallel, as their inventors would have written them: nothing of minibert."""
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,42 +18,61 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> Ten
     return context.transpose(1, 2).reshape(len(q), q.shape[2], -1)
 
 
-def heads(x: Tensor) -> Tensor:
-    return x.view(*x.shape[:2], 3, 8).transpose(1, 2)
+class Attention(nn.Module):
+    """The last linear layer has this name."""
 
+    def __init__(self, last: str, bias: bool, turn: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.names, self.turn = ("q_proj", "k_proj", "v_proj", last), turn
+        for name in self.names:
+            self.add_module(name, nn.Linear(24, 24, bias=bias))
 
-class Head(nn.Module):
-    """One with labels has a loss."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **how: Any) -> Any:
-        out = self.encoder()(input_ids, attention_mask, **how)
-        logits = self.logits(out.last_hidden_state)
-        loss = None if labels is None else F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
-        return SimpleNamespace(loss=loss, logits=logits, hidden_states=out.hidden_states)
-
-    def encoder(self) -> nn.Module:
-        raise NotImplementedError
-
-    def logits(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        *linears, last = (self.get_submodule(name) for name in self.names)
+        q, k, v = (linear(x).view(*x.shape[:2], 3, 8).transpose(1, 2) for linear in linears)
+        dropout = 0.1 if self.training else 0.0
+        return last(attend(self.turn(q), self.turn(k), v, mask, dropout))  # type: ignore[no-any-return]  # a Tensor
 
 
 class Model(nn.Module):
-    """The loop over layers."""
+    """The loop over layers. names: of the table of tokens, of the layers and of the last norm."""
+
+    names: ClassVar = ("embed_tokens", "layers", "norm")
+
+    def __init__(self, config: Any, *modules: nn.Module) -> None:
+        super().__init__()
+        self.config = config
+        for name, module in zip(self.names, modules, strict=True):
+            self.add_module(name, module)
 
     def embed(self, ids: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def blocks_and_norm(self) -> tuple[Any, nn.Module]:
-        raise NotImplementedError
+        return self.get_submodule(self.names[0])(ids)  # type: ignore[no-any-return]  # a Tensor
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool = False) -> Any:
-        blocks, norm = self.blocks_and_norm()
+        _, layers, norm = (self.get_submodule(name) for name in self.names)
         states = [self.embed(input_ids)]
-        for block in blocks:
-            states.append(block(states[-1], attention_mask))
+        for layer in layers:  # type: ignore[attr-defined]  # a ModuleList
+            states.append(layer(states[-1], attention_mask))
         states[-1] = norm(states[-1])
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
+
+
+class MaskedLM(nn.Module):
+    """A model, which has this name, with a head; with labels there is a loss."""
+
+    def __init__(self, name: str, model: Model, norm: nn.Module, activation: Any, bias: bool) -> None:
+        super().__init__()
+        self.config, self.name, self.activation = model.config, name, activation
+        self.add_module(name, model)
+        self.head = nn.ModuleDict({"dense": nn.Linear(24, 24, bias=bias), "norm": norm})
+        self.lm_head = nn.Linear(24, 101, bias=bias)
+        self.lm_head.weight = model.get_parameter(f"{model.names[0]}.weight")
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **how: Any) -> Any:
+        out = self.get_submodule(self.name)(input_ids, attention_mask, **how)
+        logits = self.lm_head(self.head["norm"](self.activation(self.head["dense"](out.last_hidden_state))))
+        loss = None if labels is None else F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
+        return SimpleNamespace(loss=loss, logits=logits, hidden_states=out.hidden_states)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -75,17 +95,6 @@ def turned(x: Tensor) -> Tensor:
     return x * angles.cos() + torch.cat((-x[..., 4:], x[..., :4]), dim=-1) * angles.sin()
 
 
-class LeanAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(24, 24, bias=False) for _ in range(4))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (heads(linear(x)) for linear in (self.q_proj, self.k_proj, self.v_proj))
-        context = attend(turned(q), turned(k), v, mask, 0.1 if self.training else 0.0)
-        return self.o_proj(context)  # type: ignore[no-any-return]  # a Tensor
-
-
 class LeanFeedForward(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +108,7 @@ class LeanFeedForward(nn.Module):
 class LeanLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.self_attn, self.mlp = LeanAttention(), LeanFeedForward()
+        self.self_attn, self.mlp = Attention("o_proj", False, turned), LeanFeedForward()
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(), RMSNorm()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -109,51 +118,23 @@ class LeanLayer(nn.Module):
 
 class LeanModel(Model):
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
-        self.embed_tokens = nn.Embedding(101, 24, padding_idx=0)
-        self.layers, self.norm = nn.ModuleList(LeanLayer() for _ in range(4)), RMSNorm()
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.embed_tokens(ids)  # type: ignore[no-any-return]  # a Tensor
-
-    def blocks_and_norm(self) -> tuple[Any, nn.Module]:
-        return self.layers, self.norm
+        layers = nn.ModuleList(LeanLayer() for _ in range(4))
+        super().__init__(config, nn.Embedding(101, 24, padding_idx=0), layers, RMSNorm())
 
 
-class LeanForMaskedLM(Head):
+class LeanForMaskedLM(MaskedLM):
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config, self.model = config, LeanModel(config)
-        self.head = nn.ModuleDict({"dense": nn.Linear(24, 24, bias=False), "norm": RMSNorm()})
-        self.lm_head = nn.Linear(24, 101, bias=False)
-        self.lm_head.weight = self.model.embed_tokens.weight
-
-    def encoder(self) -> nn.Module:
-        return self.model
-
-    def logits(self, x: Tensor) -> Tensor:
-        return self.lm_head(self.head["norm"](F.silu(self.head["dense"](x))))  # type: ignore[no-any-return]  # a Tensor
+        super().__init__("model", LeanModel(config), RMSNorm(), F.silu, bias=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Parallel
 
 
-class ParallelAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(24, 24) for _ in range(4))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (heads(linear(x)) for linear in (self.q_proj, self.k_proj, self.v_proj))
-        return self.out_proj(attend(q, k, v, mask, 0.1 if self.training else 0.0))  # type: ignore[no-any-return]
-
-
 class ParallelBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.ln_1, self.attn = nn.LayerNorm(24, 1e-5), ParallelAttention()
+        self.ln_1, self.attn = nn.LayerNorm(24, 1e-5), Attention("out_proj", True, torch.clone)
         self.mlp = nn.ModuleDict({"fc_in": nn.Linear(24, 40), "fc_out": nn.Linear(40, 24)})
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -164,29 +145,17 @@ class ParallelBlock(nn.Module):
 
 
 class ParallelModel(Model):
+    names = ("wte", "h", "ln_f")
+
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
-        self.wte, self.wpe, self.drop = nn.Embedding(101, 24, padding_idx=0), nn.Embedding(64, 24), nn.Dropout(0.1)
-        self.h, self.ln_f = nn.ModuleList(ParallelBlock() for _ in range(4)), nn.LayerNorm(24, 1e-5)
+        blocks = nn.ModuleList(ParallelBlock() for _ in range(4))
+        super().__init__(config, nn.Embedding(101, 24, padding_idx=0), blocks, nn.LayerNorm(24, 1e-5))
+        self.wpe, self.drop = nn.Embedding(64, 24), nn.Dropout(0.1)
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.drop(self.wte(ids) + self.wpe(torch.arange(ids.shape[1])))  # type: ignore[no-any-return]
-
-    def blocks_and_norm(self) -> tuple[Any, nn.Module]:
-        return self.h, self.ln_f
+        return self.drop(super().embed(ids) + self.wpe(torch.arange(ids.shape[1])))  # type: ignore[no-any-return]
 
 
-class ParallelForMaskedLM(Head):
+class ParallelForMaskedLM(MaskedLM):
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config, self.transformer = config, ParallelModel(config)
-        self.head = nn.ModuleDict({"dense": nn.Linear(24, 24), "norm": nn.LayerNorm(24, 1e-5)})
-        self.lm_head = nn.Linear(24, 101)
-        self.lm_head.weight = self.transformer.wte.weight
-
-    def encoder(self) -> nn.Module:
-        return self.transformer
-
-    def logits(self, x: Tensor) -> Tensor:
-        return self.lm_head(self.head["norm"](F.gelu(self.head["dense"](x))))  # type: ignore[no-any-return]  # a Tensor
+        super().__init__("transformer", ParallelModel(config), nn.LayerNorm(24, 1e-5), F.gelu, bias=True)
