@@ -16,6 +16,18 @@ UNSEEN = re.compile(r"positions begin at 0|\[PAD\] were id 0|where the id is 0|e
 FIRST = {
     mistake.function: mistake for mistake in reversed(MISTAKES) if not UNSEEN.search(mistake.cause)
 }  # one for each function
+# What nobody thought of: no known mistake, but wrong.
+OTHERS = {
+    "word_pieces": ("begin = end\n    return pieces", "begin = end\n    return pieces[:2]"),
+    "tokenize": ('words = [""]', 'words = [""]\n    text = text.replace("o", "0")'),
+    "layer_norm": (" + bias", " + bias * 1.001"),
+    "embed": ("[position]", "[position // 2]"),
+    "attention": ("math.sqrt(query.shape[-1])", "math.sqrt(query.shape[-1] + 1)"),
+    "layer": ("x + attended", "x + 0.9 * attended"),
+    "encode": ("number += 1", "number += 2"),
+    "cross_entropy": (".mean()", ".median()"),
+    "adamw_step": ("0.9 * mean + 0.1", "0.8 * mean + 0.2"),
+}
 
 
 def verdicts(source: str, folder: Path, only: str | None = None) -> dict[str, Verdict]:
@@ -50,6 +62,16 @@ def test_a_mistake_is_found_at_its_function_and_named(function, tmp_path):
 )
 def test_every_other_mistake_is_named(mistake, tmp_path):
     assert_named(mistake, tmp_path)
+
+
+@pytest.mark.parametrize("function", OTHERS)
+def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function, tmp_path):
+    old, new = OTHERS[function]
+    source = Mistake(function, "", (old, new)).apply(SOURCE)
+    found = verdicts(source, tmp_path, function)
+    assert found[function].state == WRONG
+    assert found.pop(function).causes == ()
+    assert all(one.state == RIGHT for one in found.values())
 
 
 def drawn_pairs(count: int) -> Iterator[tuple[Mistake, Mistake, str]]:

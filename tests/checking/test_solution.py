@@ -32,6 +32,42 @@ def test_the_skeleton_is_the_reference_without_content_and_has_the_functions_in_
     assert re.findall(r"(?m)^def (\w+)", SOURCE)[: len(stages)] == stages
 
 
+MASKS = {
+    "one number decides all": """\
+    how = torch.rand(ids.shape, generator=generator)
+    how = torch.where(special == 0, how, 1.0)
+    chosen = how < 0.15
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(how < 0.12, mask_id, torch.where(how < 0.135, random, ids))
+""",
+    "the fate comes before the choice": """\
+    fate = torch.randint(10, ids.shape, generator=generator)
+    chosen = (torch.rand(ids.shape, generator=generator) < 0.15) & (special == 0)
+    random = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    inputs = torch.where(chosen & (fate < 8), mask_id, torch.where(chosen & (fate == 8), random, ids))
+""",
+    "random tokens first, token by token": """\
+    inputs = torch.randint(vocabulary_size, ids.shape, generator=generator)
+    chosen = torch.bernoulli((special == 0) * 0.15, generator=generator).bool()
+    fate = torch.multinomial(torch.tensor([0.8, 0.1, 0.1]), ids.numel(), True, generator=generator).view_as(ids)
+    inputs = torch.where(chosen & (fate == 2), inputs, torch.where(chosen & (fate == 0), mask_id, ids))
+""",
+}
+
+
+@pytest.mark.parametrize("form", MASKS)
+def test_masking_is_right_whatever_random_numbers_it_draws_in_which_order(form: str, write: Write) -> None:
+    begin = SOURCE.index("    chosen = (torch.rand(ids.shape")
+    body = SOURCE[begin : SOURCE.index("\n\n\n", begin)] + "\n"
+    right = MASKS[form] + "    return inputs, torch.where(chosen, ids, IGNORED)\n"
+    names = re.findall(r"\w+", SOURCE[SOURCE.index("def mask_tokens(") : begin].partition(")")[0])
+    assert {"ids", "special", "mask_id", "vocabulary_size", "generator"} <= set(names)
+    assert states(write(body, right), "mask_tokens")["mask_tokens"].state == RIGHT
+    wrong = right.replace("0.8", "0.7").replace("0.12", "0.105").replace("< 8", "< 7")  # the control
+    found = states(write(body, wrong), "mask_tokens")
+    assert found["mask_tokens"].state == WRONG
+
+
 def test_a_mask_that_is_not_needed_is_not_said_to_be_wrong_for_padding(write: Write) -> None:
     found = states(write("number += 1", "number += 2"), "encode")
     assert found["encode"].what.startswith("all cases")

@@ -29,13 +29,19 @@ PAIR = ("the film", "a very dull play")
 
 
 @pytest.fixture(scope="module")
-def encoder(mlm: Path) -> minibert.Encoder:
-    return minibert.load(mlm)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of a few words with a masked language model's head, for up to 80 tokens."""
+    return write_words_checkpoint(tmp_path_factory.mktemp("mlm"), head="masked-lm", max_position_embeddings=80)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(mlm: Path) -> Any:
-    return minibert.load_tokenizer(mlm)
+def encoder(folder: Path) -> minibert.Encoder:
+    return minibert.load(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Any:
+    return minibert.load_tokenizer(folder)
 
 
 def data_of(page: str) -> Any:
@@ -72,8 +78,8 @@ class Reader(HTMLParser):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("texts", [(TEXT,), PAIR, ("",)])
-def test_the_tensors_are_the_models_own_bit_for_bit(texts, attention, mlm, tokenizer):
-    encoder, batch = minibert.load(mlm, attention=attention).train(), tokenizer(*texts)
+def test_the_tensors_are_the_models_own_bit_for_bit(texts, attention, folder, tokenizer):
+    encoder, batch = minibert.load(folder, attention=attention).train(), tokenizer(*texts)
     traced = minibert.trace(encoder, tokenizer, *texts)
     assert all(module.training and not module._forward_hooks for module in encoder.modules())
     with torch.no_grad():
@@ -113,8 +119,8 @@ def test_rollout_is_the_product_of_the_layers_and_the_shares_of_a_pair_add_up_fo
     assert quadrants(torch.eye(2), [0, 0]) == {"A→A": 1.0}
 
 
-def test_masks_are_guessed_as_fill_mask_guesses_them(mlm, tokenizer):
-    model, text = minibert.load(mlm, head="masked-lm"), "the [MASK] is [MASK]"
+def test_masks_are_guessed_as_fill_mask_guesses_them(folder, tokenizer):
+    model, text = minibert.load(folder, head="masked-lm"), "the [MASK] is [MASK]"
     traced = minibert.trace(model, tokenizer, text)
     assert [one.guesses for one in traced.predictions] == fill_mask(text, model, 10, tokenizer=tokenizer)
     assert [traced.tokens[one.place] for one in traced.predictions] == ["[MASK]", "[MASK]"]
@@ -285,9 +291,9 @@ def check_links(traced: Trace, absent: set[str]) -> None:
         assert anchor in linked and pages.STEPS[step][2] in Reader(lines[anchor]).text, step
 
 
-def test_every_link_leads_to_the_line_that_computes_the_step(mlm, tokenizer, encoder, modern, tmp_path):
+def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, encoder, modern, tmp_path):
     pooled = minibert.trace(minibert.load(write_words_checkpoint(tmp_path)), tokenizer, TEXT)
-    masked = minibert.trace(minibert.load(mlm, head="masked-lm"), tokenizer, "[MASK]")
+    masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
         check_links(traced, {absent, "projected embeddings"} | NORM_FIRST)
     absent = {"segment embeddings", "position embeddings", "pooler"}

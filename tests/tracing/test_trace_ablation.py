@@ -3,13 +3,14 @@
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.models import small_config
-from support.words import labelled
+from support.words import labelled, write_words_checkpoint
 from torch import Tensor
 
 import minibert
@@ -20,6 +21,11 @@ from minibert.tasks.masked_text import fill_mask
 from minibert.tracing.ablation import heads_off
 
 TEXT = "the film very lovely it good"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words_checkpoint(tmp_path_factory.mktemp("mlm"), head="masked-lm", max_position_embeddings=80)
 
 
 def by_hand(encoder: Any, batch: Any, layer: int, head: int) -> Tensor:
@@ -40,8 +46,8 @@ def by_hand(encoder: Any, batch: Any, layer: int, head: int) -> Tensor:
         attention.output.forward = project
 
 
-def test_the_effect_of_a_head_is_that_of_its_zeroed_slice_and_of_no_other_head(mlm):
-    encoder, tokenizer = minibert.load(mlm).train(), minibert.load_tokenizer(mlm)
+def test_the_effect_of_a_head_is_that_of_its_zeroed_slice_and_of_no_other_head(folder):
+    encoder, tokenizer = minibert.load(folder).train(), minibert.load_tokenizer(folder)
     traced = minibert.trace(encoder, tokenizer, TEXT)
     assert all(module.training and not module._forward_pre_hooks for module in encoder.modules())
     encoder.eval()
@@ -75,8 +81,8 @@ def test_a_shared_layer_loses_its_head_in_one_place_only():
     assert same == [True, True, False, False]
 
 
-def test_a_masked_token_is_guessed_as_fill_mask_guesses_it_and_without_a_head_otherwise(mlm):
-    model, tokenizer = minibert.load(mlm, head="masked-lm"), minibert.load_tokenizer(mlm)
+def test_a_masked_token_is_guessed_as_fill_mask_guesses_it_and_without_a_head_otherwise(folder):
+    model, tokenizer = minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder)
     traced = minibert.trace(model, tokenizer, TEXT)
     (expected,) = fill_mask("the [MASK] very lovely it good", model, 5, tokenizer=tokenizer)
     filled = traced.ablation.filled[2]
@@ -93,9 +99,9 @@ def test_a_masked_token_is_guessed_as_fill_mask_guesses_it_and_without_a_head_ot
     assert where.token == where.guesses[0].token
 
 
-def test_with_a_classifier_the_probability_of_its_decision_changes(mlm):
-    classifier = train(*labelled(), model=mlm, folds=0, pooling="mean")
-    encoder, tokenizer = minibert.load(mlm), minibert.load_tokenizer(mlm)
+def test_with_a_classifier_the_probability_of_its_decision_changes(folder):
+    classifier = train(*labelled(), model=folder, folds=0, pooling="mean")
+    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
     traced = minibert.trace(encoder, tokenizer, "the film very good", classifier=classifier)
     state = by_hand(encoder, tokenizer("the film very good"), 1, 2).mean(dim=0).numpy()
     expected = classifier.head.predict_proba(state[None])[0, traced.decision.decided]
@@ -103,8 +109,8 @@ def test_with_a_classifier_the_probability_of_its_decision_changes(mlm):
     assert found[2] == pytest.approx(expected, abs=1e-6) and not np.isclose(found[1], found[2], atol=1e-6)
 
 
-def test_a_long_text_is_changed_in_part_and_the_page_says_so_with_six_decimals(mlm, monkeypatch):
-    model, tokenizer = minibert.load(mlm, head="masked-lm"), minibert.load_tokenizer(mlm)
+def test_a_long_text_is_changed_in_part_and_the_page_says_so_with_six_decimals(folder, monkeypatch):
+    model, tokenizer = minibert.load(folder, head="masked-lm"), minibert.load_tokenizer(folder)
     monkeypatch.setattr("minibert.tracing.ablation.MOST", 120)
     traced = minibert.trace(model, tokenizer, TEXT)  # 9 tokens, 6 heads: 54 tokens for all heads
     assert (len(traced.ablation.masked), list(traced.ablation.filled_without)) == (7, [1, 2])

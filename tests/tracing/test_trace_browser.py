@@ -1,6 +1,7 @@
 """The trace page in a real browser, from disk: it draws, follows a token, switches layers, and loads nothing else."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 from support.words import write_words_checkpoint
 
 import minibert
-from minibert.checkpoints.checkpoint import Checkpoint
-from minibert.tracing.trace import Trace, model_for
+from minibert.tracing.trace import Trace
 
 pytestmark = pytest.mark.slow
 TEXT = "a visually stunning rumination on love"
@@ -24,28 +24,44 @@ PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرح
 @pytest.fixture(scope="module")
 def traces(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Trace, str]]:
     """Each with the address of its page."""
+    encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
     folder, found = tmp_path_factory.mktemp("pages"), {}
+    for name, texts in {
+        "one": (TEXT,),
+        "pair": PAIR,
+        "long": (" ".join([TEXT] * 8),),
+        "word": (WORD,),
+        "endless": ENDLESS,
+    }.items():
+        found[name] = minibert.trace(encoder, tokenizer, *texts), (folder / f"{name}.html").as_uri()
+    masked_lm = minibert.load("minibert-novels", head="masked-lm"), minibert.load_tokenizer("minibert-novels")
+    found["novel"] = minibert.trace(*masked_lm, NOVEL), (folder / "novel.html").as_uri()
     write_words_checkpoint(folder, "modernbert", num_hidden_layers=4, local_attention=4, initializer_range=0.3)
-    for name, model, texts in (
-        *(("one", minilm, (TEXT,)), ("pair", minilm, PAIR), ("long", minilm, (" ".join([TEXT] * 8),))),
-        *(("word", minilm, (WORD,)), ("endless", minilm, ENDLESS), ("novel", "minibert-novels", (NOVEL,))),
-        ("modern", folder, ("the film very lovely it good",)),
-    ):
-        loaded = model_for(Checkpoint.open(model))
-        found[name] = minibert.trace(loaded, minibert.load_tokenizer(model), *texts), (folder / f"{name}.html").as_uri()
-        found[name][0].save(folder / f"{name}.html")
+    modern = minibert.load(folder), minibert.load_tokenizer(folder)
+    found["modern"] = minibert.trace(*modern, "the film very lovely it good"), (folder / "modern.html").as_uri()
+    for name, (traced, _) in found.items():
+        traced.save(folder / f"{name}.html")
     return found
 
 
 @pytest.fixture
-def visit(open_page: Any, traces: dict[str, tuple[Trace, str]]) -> Any:
-    """Open the page of a trace."""
+def visit(browser: Any, traces: dict[str, tuple[Trace, str]]) -> Iterator[Any]:
+    """Open a page; at the end of the test nothing went wrong on it, and nothing but the file was requested."""
+    pages, troubles = [], []
 
     def call(name="one", where="", **settings):
         traced, address = traces[name]
-        return open_page(address + where, **settings), traced
+        pages.append(page := browser.new_page(**settings))
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: request.url.partition("#")[0] == address or troubles.append(request.url))
+        page.goto(address + where)
+        return page, traced
 
-    return call
+    yield call
+    for page in pages:
+        page.close()
+    assert troubles == []
 
 
 def choose(page: Any, name: str, value: object) -> None:

@@ -134,12 +134,17 @@ RECIPES: list[dict[str, Any]] = [
 ]
 
 
-def classified(checkpoint: Path, text: str = SHORT, names: tuple[str, ...] = ("neg", "pos"), **recipe: Any) -> Any:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words_checkpoint(tmp_path_factory.mktemp("words"), max_position_embeddings=40)
+
+
+def classified(folder: Path, text: str = SHORT, names: tuple[str, ...] = ("neg", "pos"), **recipe: Any) -> Any:
     """A classifier of these labels, and its decision on a text traced."""
     texts, labels = labelled()
     given = [names[0 if label == "neg" else 1 + row // 2 % (len(names) - 1)] for row, label in enumerate(labels)]
-    classifier = train(texts, given, model=checkpoint, folds=0, **recipe)
-    encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
+    classifier = train(texts, given, model=folder, folds=0, **recipe)
+    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
     return classifier, minibert.trace(encoder, tokenizer, text, classifier=classifier)
 
 
@@ -161,8 +166,8 @@ def rows_of(traced: Trace, caption: str) -> list[list[str]]:
     [*((("neg", "pos"), recipe) for recipe in RECIPES), (("a", "b", "c"), {"pooling": "mean"})],
     ids=str,
 )
-def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(names, recipe, checkpoint):
-    classifier, traced = classified(checkpoint, names=names, **recipe)
+def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(names, recipe, folder):
+    classifier, traced = classified(folder, names=names, **recipe)
     made, logits = traced.decision, len(names) if len(names) > 2 else 1
     assert made.labels == list(names) and made.contributions.shape == (logits, len(made.columns))
     assert np.allclose(made.contributions.sum(axis=1) + made.intercepts, made.logits)
@@ -175,8 +180,8 @@ def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier
     assert traced.to_html().count("What makes up the logit of") == logits
 
 
-def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their_sum(checkpoint):
-    _, traced = classified(checkpoint, pooling="mean")
+def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their_sum(folder):
+    _, traced = classified(folder, pooling="mean")
     rows = rows_of(traced, "The largest contributions to the logit of pos")
     made, parts = traced.decision, traced.decision.contributions[0]
     for (_, *shown, _), d in zip(rows[:12], np.argsort(-abs(parts))[:12], strict=True):
@@ -185,16 +190,16 @@ def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their
     assert sum(number(row[3]) for row in rows[:-1]) == pytest.approx(number(rows[-1][3]), abs=2e-3) and len(rows) == 15
 
 
-def test_names_of_classes_are_escaped_once(checkpoint):
+def test_names_of_classes_are_escaped_once(folder):
     names = ("</script><b>&lt;neg</b>", '\u202e"pos"')
-    page = classified(checkpoint, names=names)[1].to_html()
+    page = classified(folder, names=names)[1].to_html()
     assert html.escape(names[0]) in page and "\u202e" not in page and "⟨U+202E⟩&#34;pos&#34;" in page
     assert page.count("</script>") == 2
 
 
-def test_a_classifier_that_does_not_fit_is_refused(checkpoint):
-    encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
-    classifier, _ = classified(checkpoint, pooling="cls", layers=(-2, -1))
+def test_a_classifier_that_does_not_fit_is_refused(folder):
+    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
+    classifier, _ = classified(folder, pooling="cls", layers=(-2, -1))
     with pytest.raises(ValueError, match="pair"):
         minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
     classifier.features.layers = (-1,)
@@ -204,8 +209,8 @@ def test_a_classifier_that_does_not_fit_is_refused(checkpoint):
 
 @pytest.mark.parametrize("dimensions", [None, 7])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
-def test_a_masked_token_changes_the_probability_as_a_text_with_the_mask_does(pooling, dimensions, checkpoint):
-    classifier, traced = classified(checkpoint, pooling=pooling, dimensions=dimensions)
+def test_a_masked_token_changes_the_probability_as_a_text_with_the_mask_does(pooling, dimensions, folder):
+    classifier, traced = classified(folder, pooling=pooling, dimensions=dimensions)
     decided, words = traced.decision.decided, SHORT.split()
     texts = [SHORT, *(" ".join([*words[:i], "[MASK]", *words[i + 1 :]]) for i in range(len(words)))]
     whole, *without = classifier.predict_proba(texts)[:, decided]
@@ -218,8 +223,8 @@ def table_of_tokens(traced: Trace) -> list[list[str]]:
     return rows_of(traced, f"Probability of {traced.decision.labels[traced.decision.decided]} with [MASK]")
 
 
-def test_the_table_of_tokens_has_the_numbers_and_their_sum(checkpoint):
-    _, traced = classified(checkpoint, pooling="mean")
+def test_the_table_of_tokens_has_the_numbers_and_their_sum(folder):
+    _, traced = classified(folder, pooling="mean")
     *tokens, intercept, logit = table_of_tokens(traced)
     assert [row[0] for row in tokens] == traced.tokens and tokens[0][2:4] == tokens[-1][2:4] == ["–", "–"]
     for row, one in zip(tokens[1:-1], traced.masked, strict=True):
@@ -228,20 +233,20 @@ def test_the_table_of_tokens_has_the_numbers_and_their_sum(checkpoint):
 
 
 @pytest.mark.parametrize(("layer", "read"), [(1, 0), (2, 1)])
-def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer, read, checkpoint):
-    _, traced = classified(checkpoint, pooling="cls", layers=layer)
+def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer, read, folder):
+    _, traced = classified(folder, pooling="cls", layers=layer)
     shown = [number(row[1]) for row in table_of_tokens(traced)]
     assert shown == pytest.approx(traced.attention(read, "mean")[0].tolist(), abs=6e-4)
     assert shown != pytest.approx(traced.attention(1 - read, "mean")[0].tolist(), abs=6e-4)
-    _, embeddings = classified(checkpoint, pooling="cls", layers=0)  # they have gathered from nowhere
+    _, embeddings = classified(folder, pooling="cls", layers=0)  # they have gathered from nowhere
     assert "attention of [CLS]" not in embeddings.to_html()
 
 
 @pytest.mark.parametrize(("text", "places"), [(SHORT, [1, 2]), ("the film", [1, 2]), ("", [])])
-def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(text, places, checkpoint, monkeypatch):
+def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(text, places, folder, monkeypatch):
     for name, most in (("MASKED", 2), ("MOST", 1)):
         monkeypatch.setattr(f"minibert.tracing.ablation.{name}", most)
-    _, traced = classified(checkpoint, text, pooling="mean")
+    _, traced = classified(folder, text, pooling="mean")
     assert [one.place for one in traced.masked] == places
     assert ("Only the first 2 were tried." in traced.to_html()) == (text == SHORT)
 
@@ -249,9 +254,9 @@ def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(text, pl
 # -- units
 
 
-def test_the_shares_of_all_units_and_the_bias_add_up_to_one(checkpoint):
-    encoder = minibert.load(checkpoint)
-    traced = minibert.trace(encoder, minibert.load_tokenizer(checkpoint), SHORT)
+def test_the_shares_of_all_units_and_the_bias_add_up_to_one(folder):
+    encoder = minibert.load(folder)
+    traced = minibert.trace(encoder, minibert.load_tokenizer(folder), SHORT)
     for layer, units, own in zip(traced.layers, traced.units, encoder.layers, strict=True):
         total = units.share.sum(dim=-1) + units.rest + units.bias
         assert torch.allclose(total, torch.ones_like(total)) and (units.bias.abs() > 1e-3).any()
@@ -305,7 +310,7 @@ def test_what_has_no_label_for_a_text_is_refused_with_the_way_out(head, tmp_path
         minibert.trace(reader.model.encoder, reader.tokenizer, SHORT, classifier=reader)
 
 
-def test_a_task_head_explains_its_own_encoder_alone(checkpoint, tmp_path):
+def test_a_task_head_explains_its_own_encoder_alone(folder, tmp_path):
     reader = open_reader(write_words_checkpoint(tmp_path, head="sequence-classification"), device="cpu")
     with pytest.raises(ValueError, match=r"encoder.*classifier"):
-        minibert.trace(minibert.load(checkpoint), reader.tokenizer, SHORT, classifier=reader)
+        minibert.trace(minibert.load(folder), reader.tokenizer, SHORT, classifier=reader)

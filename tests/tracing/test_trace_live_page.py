@@ -13,19 +13,25 @@ from support.words import write_words_checkpoint
 
 import minibert
 from minibert.checkpoints.checkpoint import Checkpoint
+from minibert.hooks import Inputs
 from minibert.tracing import live as module
+from minibert.tracing.ablation import without_heads
 from minibert.tracing.live import packed_weights
 from minibert.tracing.numbers import page_data, select
 from minibert.tracing.page import FOLDER
 from minibert.tracing.trace import model_for
 
 browsers = pytest.mark.slow
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "reduced_motion": "reduce"}
 DESK = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
-PHONE = DESK | {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 TEXT = "the film very good"
 DONE = "document.querySelector('#progress').hidden && document.querySelector('#status').textContent.includes('tokens')"
 # The vectors of the last layer as they are drawn, and the numbers of the table of the outcome.
 LAST = "[...trace.data.vectors[`hidden${trace.data.L}`]]"
+
+
+def folder_of(address: str, name: str = "words") -> Path:
+    return Path(address.removeprefix("file://")).parent / name
 
 
 def wait(opened: Any) -> str:
@@ -48,38 +54,32 @@ def effects(opened: Any) -> list[list[str]]:
 # -- what is drawn
 
 
-def numbers(value: Any, path: str = "") -> dict[str, Any]:
-    """What nested lists and dicts hold, by its path."""
-    if not isinstance(value, dict | list):
-        return {path: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    return {key: x for name, part in items for key, x in numbers(part, f"{path}.{name}").items()}
-
-
-def comparable(data: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of a page that do not depend on how it keeps them; of equal units the first is any."""
-    kept = ("tokens", "ids", "sides", "words", "S", "D", "H", "L", "norms", "cosines")
-    found = {name: data[name] for name in kept}
-    for layer, tokens in data["units"].items():
-        found[f"units {layer}"] = [[one["unit"][0], *one["share"], one["rest"], one["bias"]] for one in tokens]
-        found[f"shares {layer}"] = data["attention"][layer]["quadrants"]
-    return numbers(found)
-
-
-DATA = """() => {
-  const layers = Object.entries(trace.data.attention).map(([layer, { quadrants }]) => [layer, { quadrants }]);
-  return { ...trace.data, vectors: null, pairs: null, attention: Object.fromEntries(layers) };
-}"""
-
-
 @browsers
 @pytest.mark.parametrize("texts", [(TEXT,), ("a [MASK] film", "the book is good")])
-def test_what_bert_js_gives_the_page_is_what_python_gives_it(texts, open_live, live_models):
+def test_what_bert_js_gives_the_page_is_what_python_gives_it(texts, open_live, live_address):
     where = f"#text={quote(texts[0])}" + (f"&second={quote(texts[1])}" if texts[1:] else "")
-    opened, model = open_live(where=where), live_models["words"]
-    traced = minibert.trace(model_for(Checkpoint.open(model)), minibert.load_tokenizer(model), *texts)
+    opened = open_live(where=where)
+    name = str(folder_of(live_address("words")))
+    traced = minibert.trace(model_for(Checkpoint.open(name)), minibert.load_tokenizer(name), *texts)
     right = page_data(traced, select(traced))
-    assert comparable(opened.evaluate(DATA)) == pytest.approx(comparable(right), abs=1e-3)
+    drawn = opened.evaluate("({ ...trace.data, vectors: null, attention: null, pairs: null })")
+    assert {key: drawn[key] for key in ("tokens", "ids", "sides", "words", "S", "D", "H", "L")} == {
+        key: right[key] for key in ("tokens", "ids", "sides", "words", "S", "D", "H", "L")
+    }
+    assert drawn["norms"].keys() == right["norms"].keys() and drawn["cosines"].keys() == right["cosines"].keys()
+    for kind in ("norms", "cosines"):
+        for key, values in right[kind].items():
+            assert drawn[kind][key] == pytest.approx(values, abs=1e-3), key
+    for layer, tokens in right["units"].items():
+        for mine, own in zip(drawn["units"][layer], tokens, strict=True):
+            assert mine["unit"][0] == own["unit"][0]
+            assert [*mine["share"], mine["rest"], mine["bias"]] == pytest.approx(
+                [*own["share"], own["rest"], own["bias"]], abs=1e-3
+            )
+    for layer, attention in right["attention"].items():
+        shares = opened.evaluate("layer => trace.data.attention[layer].quadrants", layer)
+        for head, quadrants in attention["quadrants"].items():
+            assert shares[head] == pytest.approx(quadrants, abs=1e-4)
     for layer in range(traced.config.num_hidden_layers):
         for head in ("0", "mean", "rollout"):
             probs = opened.evaluate("([layer, head]) => [...trace.probs(layer, head)]", [layer, head])
@@ -217,37 +217,43 @@ def test_weights_are_unpacked_as_python_rounded_them(format, browser):
 def changed(folder: Path, change: str) -> torch.Tensor:
     """The last vectors of TEXT with a change, computed by minibert with hooks."""
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
-    ids = tokenizer(TEXT).input_ids
-    kind, *places, how = change.split(".")
-    layer, at = (int(place) for place in (*places, 0, 0)[:2])
-    module = encoder.layers[layer]
-
-    def averaged(x):
-        return float(how == "mean") * x.mean(dim=1, keepdim=True).expand_as(x)
-
-    def head(_, given):
-        parts = list(given[0].tensor_split(encoder.config.num_attention_heads, dim=-1))
-        parts[at] = averaged(parts[at])
-        return (torch.cat(parts, dim=-1),)
-
-    def off(_, __, out):
-        return (averaged(out[0]), *out[1:]) if isinstance(out, tuple) else averaged(out)
-
-    def put(_, given):
-        x = given[0].clone()
-        x[0, int(how)] = donor[0, at]
-        return (x, *given[1:])
-
-    if kind == "mask":
-        ids[0, int(how)] = tokenizer.mask_id
+    row = tokenizer(TEXT)
+    kind, *numbers, how = change.split(".")
+    layer = encoder.layers[int(numbers[0])] if kind not in ("mask", "state") else None
+    if change.startswith("mask"):
+        row.input_ids[0, int(how)] = tokenizer.mask_id
+    elif kind == "head" and how == "zero":
+        batch = Inputs(row.input_ids, row.attention_mask, row.token_type_ids)
+        return without_heads(encoder, batch, int(numbers[0])).last_hidden_state[int(numbers[1])].detach()
     elif kind == "head":
-        module.attention.output.register_forward_pre_hook(head)
+        W = encoder.layers[0].attention.head_size
+        at = slice(int(numbers[1]) * W, (int(numbers[1]) + 1) * W)
+
+        def mean_of_head(_, given):
+            x = given[0].clone()
+            x[..., at] = x[..., at].mean(dim=1, keepdim=True)
+            return (x,)
+
+        layer.attention.output.register_forward_pre_hook(mean_of_head)
     elif kind == "state":
-        donor = encoder(tokenizer("a bad meal").input_ids, output_hidden_states=True).hidden_states[layer]
-        module.register_forward_pre_hook(put)
+        donor = encoder(tokenizer("a bad meal").input_ids, output_hidden_states=True).hidden_states[int(numbers[0])]
+
+        def put(_, given):
+            x = given[0].clone()
+            x[0, int(how)] = donor[0, int(numbers[1])]
+            return (x, *given[1:])
+
+        encoder.layers[int(numbers[0])].register_forward_pre_hook(put)
     else:
-        getattr(module, kind).register_forward_hook(off)
-    return encoder(ids, output_attentions=True).last_hidden_state[0].detach()
+        keep = 0.0 if how == "zero" else 1.0
+
+        def off(_, __, out):
+            x, *others = out if isinstance(out, tuple) else (out,)
+            x = keep * x.mean(dim=1, keepdim=True).expand_as(x)
+            return (x, *others) if others else x
+
+        getattr(layer, kind).register_forward_hook(off)
+    return encoder(row.input_ids, output_attentions=True).last_hidden_state[0].detach()
 
 
 CHANGES = (
@@ -258,9 +264,9 @@ CHANGES = (
 
 @browsers
 @pytest.mark.parametrize("change", CHANGES.split())
-def test_a_change_does_what_minibert_does_with_it_and_has_a_control(change, open_live, live_models):
+def test_a_change_does_what_minibert_does_with_it_and_has_a_control(change, open_live, live_address):
     opened = open_live(where=f"#text={quote(TEXT)}&other=a%20bad%20meal&changes={change}")
-    right = changed(live_models["words"], change)
+    right = changed(folder_of(live_address("words")), change)
     assert opened.evaluate(LAST) == pytest.approx(right.flatten().tolist(), abs=2e-4)
     cls, mean, *_ = effects(opened)
     assert cls[1:2] == mean[1:2] == ["1.0000"]
@@ -279,7 +285,7 @@ ADD = {
 @browsers
 @pytest.mark.parametrize("by", ["mouse", "touch", "keyboard"])
 @pytest.mark.parametrize("settings", [PHONE, DESK | {"has_touch": True}], ids=["390", "1280"])
-def test_changes_are_made_taken_back_and_shared_by_mouse_touch_and_keyboard(by, settings, open_live):
+def test_changes_are_made_taken_back_and_shared_by_mouse_touch_and_keyboard(by, settings, open_live, live_address):
     opened = open_live(**settings)
 
     def press(place):
