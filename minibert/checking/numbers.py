@@ -1,5 +1,7 @@
 """What a function returned, beside what it should have: the difference, its bound, and where and of which kind it is.
 
+What a model returns may be an object, a mapping, a tuple or a tensor: `outputs_of` names the outputs in it.
+
 A right solution computes in another order, and differs by rounding. Bounds are measured for each output and precision:
 in float32, 16 times the difference of the reference's float32 from its float64, and at least 8 units of float32's
 precision at the largest number; in float16 and bfloat16, 3 times the largest difference between computing in that type

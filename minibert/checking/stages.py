@@ -220,16 +220,17 @@ def of_encoder(world: World) -> Cases:
 
 
 def twelve_layers(world: World) -> dict[str, Tensor]:
-    """Return weights by the names of the real ones, but of twelve small layers, whose numbers have one digit or two."""
+    """Return weights named as the real ones, of twelve small layers: the number of a layer has one digit or two."""
     shapes = {name: x.shape for name, x in world.weights.items() if name.startswith("embeddings.")}
     for number in range(12):
         shapes |= {f"encoder.layer.{number}.{name}": x.shape for name, x in world.of_layer(0).items()}
-    small = {256: 8, 1024: 16, 8192: 7, 128: 4, 2: 2}  # D, F, V, positions and segments
+    small = {256: 8, 1024: 16, 8192: 7, 128: 4, 2: 2}  # the sizes of minibert-novels: D, F, V, positions, segments
     weights = {}
     for seed, (name, shape) in enumerate(shapes.items()):
         is_norm = "LayerNorm" in name
         weights[name] = drawn(*(small[size] for size in shape), seed=seed, scale=0.1 if is_norm else 0.5)
-        weights[name] += is_norm and name.endswith("weight")
+        if is_norm and name.endswith("weight"):
+            weights[name] += 1
     return weights
 
 
