@@ -163,28 +163,33 @@ MISSING = "[...document.images].filter(image => image.complete && !image.natural
 
 @pytest.fixture
 def visit(browser: Any, site: Path) -> Iterator[Any]:
-    """Open a page of the site in a window of some width: the page, and what is wrong with it."""
-    opened: list[Any] = []
+    """Open a page of the site in a window of some width: the page, and what is wrong with it.
+
+    Each visit has a page of its own: a page that is left gives up what it still loads, which is no fault of the next.
+    """
+    windows: dict[tuple[int, str], Any] = {}
 
     def call(name: str, width: int, scheme: str) -> tuple[Any, list[str]]:
-        if not opened or opened[-1][0] != (width, scheme):
-            page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
-            wrong: list[str] = []
-            own = (site.as_uri(), "data:", "blob:")
-            page.on("request", lambda request: request.url.startswith(own) or wrong.append(request.url))
-            page.on("requestfailed", lambda request: wrong.append(request.url))
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            opened.append(((width, scheme), page, wrong))
-        _, page, wrong = opened[-1]
-        wrong.clear()
+        if (width, scheme) not in windows:
+            viewport = {"width": width, "height": 844}
+            windows[width, scheme] = browser.new_context(viewport=viewport, color_scheme=scheme)
+        window = windows[width, scheme]
+        for left in window.pages:
+            left.close()
+        page = window.new_page()
+        wrong: list[str] = []
+        own = (site.as_uri(), "data:", "blob:")
+        page.on("request", lambda request: request.url.startswith(own) or wrong.append(request.url))
+        page.on("requestfailed", lambda request: wrong.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{site.as_uri()}/{name}.html")
         wide = page.evaluate("document.documentElement.scrollWidth")
         found = [*wrong, *page.evaluate(CUT_OFF), *page.evaluate(MISSING)]
         return page, found + [f"{wide} wide"] * (wide > width)
 
     yield call
-    for _, page, _ in opened:
-        page.close()
+    for window in windows.values():
+        window.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -216,4 +221,3 @@ def test_light_and_dark_follow_the_system_and_the_switch(visit: Any, name: str) 
     assert len(set(light)) == len(set(dark)) == 1 and light != dark
     page.locator(".theme-toggle:visible").first.click()
     assert page.evaluate(ground) == light
-    page.evaluate("localStorage.clear()")
