@@ -41,9 +41,13 @@ def rerank(
     pairs = [(query, hit.text) for query, some in zip(asked, hits, strict=True) for hit in some]
     if any(isinstance(text, tuple) for _, text in pairs):
         raise ValueError("the texts that were found are pairs; a cross-encoder reads a query and a single text")
-    answers = predict(reader, *map(list, zip(*pairs, strict=True))) if pairs else []
-    scores = iter(map(score_of, answers))
-    scored = [[hit._replace(score=next(scores)) for hit in some] for some in hits]
+    # Each pair once: in a batch, a processor may round equal rows differently.
+    different = list(dict.fromkeys(pairs))
+    answers = predict(reader, *map(list, zip(*different, strict=True))) if pairs else []
+    score = dict(zip(different, map(score_of, answers), strict=True))
+    scored = [
+        [hit._replace(score=score[query, hit.text]) for hit in some] for query, some in zip(asked, hits, strict=True)
+    ]
     return [sorted(some, key=lambda hit: -hit.score) for some in scored]
 
 
