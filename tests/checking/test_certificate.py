@@ -60,6 +60,7 @@ def test_a_text_that_is_shown_can_neither_fail_nor_fill_nor_steer_the_terminal(
     assert (verdict.state, verdict.shows) == (RIGHT, shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["import os; os._exit(0)", "while True: pass"])
 def test_a_function_that_ends_or_never_ends_when_it_is_shown_keeps_its_verdict(
     ends: str, write: Any, own_process: None, monkeypatch: pytest.MonkeyPatch
@@ -71,6 +72,7 @@ def test_a_function_that_ends_or_never_ends_when_it_is_shown_keeps_its_verdict(
     assert found["gelu"].shows == ""
 
 
+@pytest.mark.slow
 def test_a_finished_file_has_a_certificate_with_its_hash_and_its_numbers(write: Any, tmp_path: Path, run: Any) -> None:
     path = write("import json\n", "import json\nNAME = '<script>'\n", "{tokens[number]} {p:.2f}", "{NAME}{p:.2f}")
     out = run("check", path, "--certificate", tmp_path / "mine.html")
@@ -82,6 +84,7 @@ def test_a_finished_file_has_a_certificate_with_its_hash_and_its_numbers(write: 
     assert "train: loss of each step: " in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "said"),
     [

@@ -10,7 +10,7 @@ from minibert.checking.mistakes import GELU
 from minibert.checking.solution import RIGHT, WRONG, check_file
 from minibert.checking.source import SolutionError
 
-pytestmark = pytest.mark.usefixtures("own_process")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_process")]
 MAIN = 'if __name__ == "__main__":'
 PATCHES = """
 import minibert.checking.child, minibert.checking.numbers, minibert.reference
