@@ -24,7 +24,7 @@ from minibert.checking.source import SourceText
 
 NEAR = 0.1  # of the distance to the right numbers: only nearer mistakes are looked at closely
 EQUAL = 0.05  # of a bound: mistakes whose numbers differ by less are named together
-WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_cause
+WITHOUT, WITH = 0.2, 0.25  # shares of the way to a mistake: see hidden_causes
 SINGLES, PAIRS = 5.0, 1.0  # seconds of this thread for looking through the mistakes, and through pairs of them
 
 # The outputs with these mistakes, of the reference or of a model, computed in a dtype; raises if they cannot be.

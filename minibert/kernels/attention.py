@@ -26,7 +26,7 @@ from minibert.kernels.packing import Packed, PackedTexts, pack, pad_groups
 from minibert.layout import Attend
 from minibert.utils.device import without_cudnn
 
-# Attention in a packed batch: query, key, value, batch to the result, (T,H,W); `by_heads` makes an inputs.Attend of it.
+# Attention in a packed batch: query, key, value, batch to the result, (T,H,W); `by_heads` makes a layout.Attend of it.
 PackedAttend = Callable[[Tensor, Tensor, Tensor, PackedTexts], Tensor]
 
 MAX_SCORES = 1 << 20  # held at once: they stay in the caches

@@ -56,7 +56,7 @@ window.minibert = {
   encode: async (text, pair = null) => { await opened; return ask({ kind: "encode", text, pair }); },
 };
 
-// -- computing and what is told about it
+// -- computing, and what the reader is told
 
 let shown = null, newest = 0;
 const past = []; // states before each change, as JSON

@@ -12,7 +12,7 @@ function draw(names = Object.keys(drawers)) {
   for (const name of names) for (const place of $$(`.draw.${name}`)) drawers[name](place);
   mark();
 }
-/** Marks the token wherever its name stands. */
+/** Marks the token wherever its name is written. */
 function mark() {
   for (const one of $$("[data-token]")) one.classList.toggle("here", Number(one.dataset.token) === focused());
 }

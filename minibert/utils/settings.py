@@ -66,21 +66,21 @@ def with_settings(*settings: type) -> Callable[[Function], Function]:
 
     def decorated(function: Function) -> Function:
         signature = inspect.signature(function)
-        named = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        shown = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
         for one in [one for kind in settings for one in fields(kind)]:
             parameter = inspect.Parameter(
                 one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type
             )
-            named.setdefault(one.name, parameter)
+            shown.setdefault(one.name, parameter)
         owner = re.sub(r"\.__\w+__$", "", function.__qualname__)
-        known = [name for name in named if name != "self"]
+        known = [name for name in shown if name != "self"]
 
         @wraps(function)
         def answering(*given: Any, **keywords: Any) -> Any:
             refuse_unknown(owner, keywords, known)
             return function(*given, **keywords)
 
-        answering.__signature__ = signature.replace(parameters=[*named.values()])  # type: ignore[attr-defined]
+        answering.__signature__ = signature.replace(parameters=[*shown.values()])  # type: ignore[attr-defined]
         return typing.cast(Function, answering)
 
     return decorated
@@ -91,8 +91,8 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
     """Return the type of a field and whether it may be None: (int, True) for `int | None`; a union is `tuple`."""
     hint = typing.get_type_hints(settings)[name]
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-    plain = [typing.get_origin(one) or one for one in members if one is not NoneType]
-    return (plain[0] if len(plain) == 1 else tuple), NoneType in members
+    kinds = [typing.get_origin(one) or one for one in members if one is not NoneType]
+    return (kinds[0] if len(kinds) == 1 else tuple), NoneType in members
 
 
 def plain(value: Any) -> Any:

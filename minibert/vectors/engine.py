@@ -7,10 +7,7 @@ The encoder itself computes it (Encoder.through_layers), with other parts. One m
 In place of padded batches (B, S, D) the tokens of all texts follow one another, (T, D): to a linear layer or a
 LayerNorm every token is a row by itself. Only attention must know where a text begins and ends, kernels/packing.py.
 If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else only
-for the first token of each text.
-
-In bfloat16 and float16 only the inputs and results of matrix products are rounded: the residual stream, LayerNorm and
-softmax stay float32. So they do in int8, see kernels/int8.py.
+for the first token of each text. What is rounded in bfloat16, float16 and int8: see vectors/fast_encoder.py.
 """
 
 from __future__ import annotations
