@@ -127,6 +127,7 @@ def test_a_process_that_is_terminated_unlinks_its_semaphores(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer():
     code = (
         "import torch; before = torch.get_num_threads(), torch.get_float32_matmul_precision();"

@@ -22,8 +22,8 @@ class Here(Process):
 
 @pytest.fixture(autouse=True)
 def quick_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no mistake fits, pairs are tried for half a second only; mark own_process: files run as they should."""
-    monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 0.5)
+    """Where no mistake fits, pairs are tried for a tenth of a second; mark own_process: files run as they should."""
+    monkeypatch.setattr("minibert.checking.diagnosis.PAIRS", 0.1)
     monkeypatch.setattr("minibert.checking.diagnosis.SINGLES", 60.0)
     if "own_process" not in request.fixturenames:
         monkeypatch.setattr(child, "limit", lambda task: None)

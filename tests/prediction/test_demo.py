@@ -65,6 +65,7 @@ def without_network(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_scikit_learn(nothing_here):
     done = without_network("""
         import minibert
