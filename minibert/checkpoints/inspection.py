@@ -72,9 +72,9 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
 
     Biases begin at exactly 0, and the first step of training moves them. A matrix begins as independent numbers of a
     normal distribution: their kurtosis is 3 (2.4 if it is truncated), and the largest singular value lies at the edge
-    σ (√out + √in). Long training adds directions, which exceed that edge, and single large weights, which raise the
-    kurtosis; after a short one only the biases tell. The layer looks untrained if every bias is 0 and neither number
-    exceeds what chance allows.
+    σ (√out + √in). Training adds directions, which exceed that edge, and long training single large weights, which
+    raise the kurtosis; after a short one only the biases tell for certain. The layer looks untrained if every bias is
+    0 and neither number exceeds what chance allows.
     """
     out, width = weight.shape
     weight = weight.detach().double()

@@ -141,8 +141,9 @@ NOTES: dict[str, dict[str, Note]] = {
         ),
         "Residual": Note(
             ("y = x + Dropout(f(x))", "∂y/∂x = 1 + ∂f/∂x"),
-            """The 1 is the short path of the gradient: it reaches the lowest layer through L sums without passing a
-            single matrix. The diagram of the layer, below, draws it as the line around each block.""",
+            """The 1 is the short path of the gradient: it reaches the lowest layer through 2 L sums, in BERT each with
+            its LayerNorm, without passing a single matrix. The diagram of the layer, below, draws it as the line
+            around each block.""",
             tutorials=(f"{ENCODER}#Residual and LayerNorm", f"{ABLATION}#3. Without a residual"),
         ),
         "Layer": Note(
@@ -271,8 +272,8 @@ NOTES: dict[str, dict[str, Note]] = {
             """m̂ and v̂ are m and v divided by 1 − β^t, because both start at 0. The gradient is divided by its
             own size, so a step moves each weight by about the learning rate if its gradients are steady, however flat
             the loss is there. Gradients that come late or grow make longer steps, up to seven rates. After a few
-            steps v̂ is still a poor estimate, so the learning rate warms up. Weight decay λ is added to the step, not
-            to the gradient, or it would be divided too (AdamW).""",
+            steps v̂ is still a poor estimate, one of the two reasons given for the warm-up. Weight decay λ is added to
+            the step, not to the gradient, or it would be divided too (AdamW).""",
             tutorials=(f"{TUNING}#1. The loop by hand",),
         )
     },
