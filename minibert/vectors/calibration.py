@@ -2,8 +2,8 @@
 
 A few texts run through the encoder in float32. For each product several quantizations of its input are tried. The one
 whose result is nearest to the exact one is used; if even that is too far off, the product stays in floating point. At
-the end the mean states of the shortest texts are compared: over a few tokens rounding errors hardly average out, and
-if they change the direction of a mean, such texts are computed in bfloat16. The result is cached in the user's cache
+the end the mean states of the shortest texts are compared: the mean of a few tokens loses more than that of many. If
+rounding errors change its direction, such texts are computed in bfloat16. The result is cached in the user's cache
 folder under the SHA-256 of weights and texts.
 
 T tokens of all texts in a packed batch.
