@@ -70,7 +70,8 @@ class Expected:
 
     def outputs_in(self, dtype: torch.dtype, changes: tuple[Any, ...] = ()) -> Outputs:
         """Return the outputs of minibert's model, computed in a dtype; changes: made on it before."""
-        model = copy.deepcopy(self.model).to(dtype)
+        config = self.model.config  # which no change concerns: shared by all copies
+        model = copy.deepcopy(self.model, {id(config): config}).to(dtype)
         for change in changes:
             change.make(model)
         with inference(model):

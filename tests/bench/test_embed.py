@@ -209,6 +209,7 @@ def test_one_sentence_and_cold_starts_of_minibert_and_transformers(checkpoint, m
 # -- on a GPU
 
 
+@pytest.mark.slow
 def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(checkpoint, result, monkeypatch):
     monkeypatch.setattr("minibert.utils.device.has_bfloat16", lambda device: True)
     config = minibert.Config.from_file(checkpoint / "config.json")

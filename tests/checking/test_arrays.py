@@ -147,6 +147,7 @@ def test_too_many_or_too_few_layers_are_wrong(kind, count, said, right, tmp_path
     assert f"the first {min(count, len(parts))} are right" in str(report)
 
 
+@pytest.mark.slow
 def test_states_without_the_embeddings_and_exchanged_axes_and_other_orders_are_named(exported, right, tmp_path):
     with np.load(exported) as file:
         mask = file["attention_mask"]
@@ -175,6 +176,7 @@ def test_numbers_of_the_other_byte_order_of_eight_bytes_and_by_columns_are_read(
     assert check_written(tmp_path, {"hidden_states": written}).ok
 
 
+@pytest.mark.slow
 def test_numbers_of_float16_have_its_bound(right, tmp_path):
     states = right["last_hidden_state"].astype(np.float16)
     assert check_written(tmp_path, {"last_hidden_state": states}).ok

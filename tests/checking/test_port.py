@@ -27,7 +27,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "wide": {"embedding_size": 24},
 }
 Change = Callable[[Any], Any]
-halves = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+HALVES = (torch.float16, torch.bfloat16)
+halves = pytest.mark.parametrize("dtype", HALVES)
 from_last_or_all = pytest.mark.parametrize("layers", [False, True], ids=["last", "all"])
 
 
@@ -253,7 +254,7 @@ def test_an_unknown_mistake_is_located_at_its_layer(name, folders):
 # Less precision
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, *(pytest.param(half, marks=pytest.mark.slow) for half in HALVES)])
 def test_a_right_model_is_right_with_all_its_outputs_in_its_own_precision(dtype, novels):
     report = checked(novels, nothing, layers=True, head=True, dtype=dtype)
     assert report.ok and report.causes == () and report.stage is None
@@ -272,9 +273,11 @@ def test_numbers_that_were_rounded_are_wrong_in_float32(novels):
     [
         (nothing, {}, ""),  # the control
         (ONE_SEGMENT, {}, "all tokens are in segment 0"),
-        (nothing, {"hidden_act": "quick_gelu"}, "sigmoid"),
-        (no_bias("attention.output.dense"), {}, "the bias of attention.output is left out"),
-        (EXCHANGED, {}, "query and key are exchanged"),
+        pytest.param(nothing, {"hidden_act": "quick_gelu"}, "sigmoid", marks=pytest.mark.slow),
+        pytest.param(
+            no_bias("attention.output.dense"), {}, "bias of attention.output is left out", marks=pytest.mark.slow
+        ),
+        pytest.param(EXCHANGED, {}, "query and key are exchanged", marks=pytest.mark.slow),
     ],
 )
 def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_last_states(
@@ -294,6 +297,7 @@ def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_mistake_that_rounding_hides_is_named_with_what_rounding_cannot_tell_from_it(config, named, novels):
     report = checked(novels, nothing, dtype=torch.float16, **config)
     causes = [cause for text in report.causes for cause in text.split(", or ")]
@@ -320,11 +324,13 @@ def test_a_gelu_of_half_floats_whose_rounding_grows_is_the_only_cause(novels):
         (each("transform$", put("LayerNorm", nn.Identity())), "the LayerNorm of the transform"),
     ],
 )
+@pytest.mark.slow
 def test_a_mistake_of_the_head_is_named(change, cause, novels):
     report = checked(novels, change, layers=True, head=True)
     assert (report.stage, report.causes) == ("logits", (f"{cause} is left out",))
 
 
+@pytest.mark.slow
 def test_a_decoder_that_is_not_tied_is_suspected_where_all_before_it_is_right(novels):
     def drawn(module):
         module.weight = nn.Parameter(torch.randn(module.weight.shape) * 0.02)

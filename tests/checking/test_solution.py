@@ -68,6 +68,7 @@ def test_masking_is_right_whatever_random_numbers_it_draws_in_which_order(form: 
     assert found["mask_tokens"].state == WRONG
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_not_needed_is_not_said_to_be_wrong_for_padding(write: Write) -> None:
     found = states(write("number += 1", "number += 2"), "encode")
     assert found["encode"].what.startswith("all cases")
@@ -166,6 +167,7 @@ def test_a_file_with_an_error_is_refused_with_its_line(source: str, said: str, w
     assert said in run("check", write(source=source), status=2)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_next_and_ends_with_the_figures(write: Write, run: Any) -> None:
     out = run("check", build.SOLUTION, "--json")
     assert json.loads(out.splitlines()[-1])["ok"] is True

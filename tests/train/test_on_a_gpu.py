@@ -117,6 +117,7 @@ def test_weights_cast_together_have_the_gradients_of_those_cast_one_by_one(famil
         assert (gradient - expected[name]).abs().max() <= bound * expected[name].abs().max(), name
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(home, tmp_path, monkeypatch):
     """The emulated device, unlike a real one, adds up in one order, so that the bits are the same."""
     steps, how = iter(range(9)), EPOCHS | {"batch_size": 8, "device": "gpu"}  # two epochs of three steps
@@ -160,6 +161,7 @@ def test_evaluation_waits_once_a_batch_and_that_of_a_frozen_encoder_once(frozen,
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_run_of_each_kind_has_the_losses_of_the_cpu(kind, home, tmp_path, monkeypatch):
     """Without dropout, whose random numbers are the device's own; sampling of ELECTRA likewise."""
     how = STEPS | {"steps": 3, "save_every": 2} if kind in OF_STEPS else EPOCHS | {"epochs": 1, "batch_size": 8}

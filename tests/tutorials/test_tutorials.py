@@ -545,7 +545,11 @@ HELD = [
     ),
     Verdict(12, "the model names 72 % of the words that it sees", r"10 % kept .* 7[12]\.\d% ±"),
     Verdict(12, "the rule is right for four verbs", r"the verb follows the nearest phrase in 9\d\.\d%"),
-    Verdict(12, "The determiner decides", r"(?s)determiner exchanged: the old number in \d\.\d%.*noun +exchanged: the old number in 8\d"),
+    Verdict(
+        12,
+        "The determiner decides",
+        r"(?s)determiner exchanged: the old number in \d\.\d%.*noun +exchanged: the old number in 8\d",
+    ),
     Verdict(12, "silenced everywhere else, hardly any", r"everywhere but at \[MASK\]: the nearest phrase in (9\d|100)"),
     Verdict(
         12,

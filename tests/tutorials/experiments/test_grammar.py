@@ -54,6 +54,7 @@ def test_accuracy_and_standard_error_of_each_paradigm_and_of_their_mean_where_a_
     assert grammar.measure(reversed_pairs, scores)["mean"].accuracy == 0.125  # the tie is wrong in both
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_scores_say_beside_a_plain_loop_with_transformers(
     model: Path, pairs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def write_published(folder: Path, model: Path, sentences: Sequence[str], more: f
     return folder
 
 
+@pytest.mark.slow
 def test_published_losses_are_compared_with_those_made_without_masks(
     model: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
