@@ -300,6 +300,7 @@ def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) ->
     ]
 
 
+@pytest.mark.slow
 def test_no_error_of_a_public_call_prints_a_whole_module(public_calls, folder, tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = minibert.load(folder, head="sequence-classification")

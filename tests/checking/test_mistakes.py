@@ -2,8 +2,9 @@
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,11 @@ OTHERS = {
 }
 
 
+def slow_if_encode(functions: Iterable[str]) -> list[Any]:
+    """A mistake of the whole encoder takes seconds."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name == "encode")) for name in functions]
+
+
 def verdicts(source: str, folder: Path, only: str | None = None) -> dict[str, Verdict]:
     path = folder / "my_bert.py"
     path.write_text(source, "utf-8")
@@ -49,7 +55,7 @@ def assert_named(mistake: Mistake, folder: Path) -> None:
     assert all(one.state == RIGHT for one in found.values())
 
 
-@pytest.mark.parametrize("function", FIRST)
+@pytest.mark.parametrize("function", slow_if_encode(FIRST))
 def test_a_mistake_is_found_at_its_function_and_named(function, tmp_path):
     assert_named(FIRST[function], tmp_path)
 
@@ -64,7 +70,7 @@ def test_every_other_mistake_is_named(mistake, tmp_path):
     assert_named(mistake, tmp_path)
 
 
-@pytest.mark.parametrize("function", OTHERS)
+@pytest.mark.parametrize("function", slow_if_encode(OTHERS))
 def test_a_mistake_that_is_not_known_is_located_and_no_cause_is_named(function, tmp_path):
     old, new = OTHERS[function]
     source = Mistake(function, "", (old, new)).apply(SOURCE)

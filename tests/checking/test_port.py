@@ -267,17 +267,16 @@ def test_numbers_that_were_rounded_are_wrong_in_float32(novels):
     assert not minibert.check(lambda **x: states.bfloat16().float(), novels).ok
 
 
+@pytest.mark.slow
 @halves
 @pytest.mark.parametrize(
     ("change", "config", "cause"),
     [
         (nothing, {}, ""),  # the control
         (ONE_SEGMENT, {}, "all tokens are in segment 0"),
-        pytest.param(nothing, {"hidden_act": "quick_gelu"}, "sigmoid", marks=pytest.mark.slow),
-        pytest.param(
-            no_bias("attention.output.dense"), {}, "bias of attention.output is left out", marks=pytest.mark.slow
-        ),
-        pytest.param(EXCHANGED, {}, "query and key are exchanged", marks=pytest.mark.slow),
+        (nothing, {"hidden_act": "quick_gelu"}, "sigmoid"),
+        (no_bias("attention.output.dense"), {}, "the bias of attention.output is left out"),
+        (EXCHANGED, {}, "query and key are exchanged"),
     ],
 )
 def test_mistakes_that_exceed_the_rounding_of_half_precision_are_named_from_the_last_states(

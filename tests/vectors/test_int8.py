@@ -271,6 +271,7 @@ TEXTS = ["a visually stunning rumination on love", "a mess", "one of the year 's
 
 
 @EXACT
+@pytest.mark.slow
 def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(minilm, tmp_path, run):
     texts, out = tmp_path / "texts.txt", tmp_path / "x.npy"
     texts.write_text("\n".join([*TEXTS, "word " * 300]), encoding="utf-8")

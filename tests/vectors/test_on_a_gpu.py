@@ -114,6 +114,7 @@ def test_float32_that_is_rounded_further_says_so(monkeypatch):
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.slow
 def test_parity_refuses_float32_that_is_rounded_further(folder, run, monkeypatch):
     assert "within the measured bounds" in run("parity", folder, "--device", "gpu")
     round_products(monkeypatch)

@@ -35,6 +35,7 @@ def written(path: Path, old: str = "", new: str = "") -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_change_is_measured_beside_the_file_without_it(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
