@@ -286,7 +286,7 @@ NOTES: dict[str, dict[str, Note]] = {
             """For large τ, this approaches (z_i − u_i) / V, with both centred (mean 0): the student then matches
             the teacher's logits themselves, even for very improbable tokens. At τ = 1 only the probable tokens count.
             Without τ² the gradient would shrink at least with the square of τ; with it, its size still changes with τ:
-            by a factor of four in the toy of the tutorial, of fifteen with minibert-novels.
+            by a factor of four in the toy of the tutorial, of thirteen with minibert-novels.
 
             The student learns more than the right answer: that “gorgeous” would have been nearly as good as
             “stunning”, and “table” would not.""",
