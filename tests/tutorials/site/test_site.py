@@ -211,6 +211,17 @@ def test_on_a_phone_what_is_printed_keeps_its_columns_and_scrolls(visit: Any, na
     assert styles and {tuple(one) for one in styles} == {("pre", "auto")}
 
 
+def test_on_a_phone_sixty_columns_of_what_is_printed_fit(visit: Any) -> None:
+    page, _ = visit("tutorials/13_ablation", 390, "light")
+    columns = "Math.max(...node.textContent.split('\\n').map(line => [...line].length))"
+    found = page.evaluate(
+        "[...document.querySelectorAll('.cell_output pre')].filter(node => node.offsetParent)"
+        f".map(node => [{columns}, node.scrollWidth > node.clientWidth])"
+    )
+    assert any(columns > 45 and not scrolls for columns, scrolls in found)
+    assert [columns for columns, scrolls in found if scrolls and columns <= 60] == []
+
+
 @pytest.mark.parametrize("name", ["README", "minibert/model"])
 def test_light_and_dark_follow_the_system_and_the_switch(visit: Any, name: str) -> None:
     grounds = "[document.body, document.querySelector('svg.diagram .paper')].map(node => getComputedStyle(node))"
