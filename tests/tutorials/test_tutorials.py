@@ -164,7 +164,7 @@ def run(sources: list[str], folder: Path) -> None:
 
 
 def numbers(text: str) -> list[Decimal]:
-    """All numbers in a text, without their signs; both 0.11 and 0.110, which are equal but known to other digits."""
+    """All numbers in a text, without their signs; both 0.11 and 0.110, equal but stated to other digits."""
     return [Decimal(number) for number in {re.sub("[,_]", "", number) for number in NUMBER.findall(text)}]
 
 
